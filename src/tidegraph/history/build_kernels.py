@@ -1,0 +1,101 @@
+"""Building the index: a stable counting sort of events by node, in parallel chunks.
+
+Each chunk of events counts its entries per node; a running sum over (node, chunk) turns the counts
+into write positions; each chunk then writes its entries in event order. Chunks are in event order
+too, so every node's slice comes out sorted by (time, event) however many chunks there are.
+
+Shape legend: E events, M entries, N nodes, C chunks, Z = 0 or E (no mask, or one).
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from tidegraph._jit import kernel
+
+
+@kernel()
+def count_chunk(source_E, target_E, keep_Z, first, last, directed, cursor_N):  # type: ignore[no-untyped-def]
+    """Count the entries per node of events `first..last-1`; the first row with a bad node, or E."""
+    num_nodes = len(cursor_N)
+    for e in range(first, last):
+        u = source_E[e]
+        v = target_E[e]
+        if (u < 0) | (u >= num_nodes) | (v < 0) | (v >= num_nodes):
+            return e
+        if len(keep_Z) > 0 and not keep_Z[e]:
+            continue
+        cursor_N[u] += 1
+        if not directed and u != v:
+            cursor_N[v] += 1
+    return len(source_E)
+
+
+@kernel()
+def write_chunk(  # type: ignore[no-untyped-def]
+    source_E, target_E, time_E, keep_Z, first, last, directed, offset, cursor_N, entries
+):
+    """Write the entries of events `first..last-1` at the positions that `cursor_N` hands out."""
+    for e in range(first, last):
+        if len(keep_Z) > 0 and not keep_Z[e]:
+            continue
+        u = source_E[e]
+        v = target_E[e]
+        entry = entries[cursor_N[u]]
+        cursor_N[u] += 1
+        entry.time = time_E[e]
+        entry.event = offset + e
+        entry.neighbor = v
+        if not directed and u != v:  # a self-loop is one entry, not two
+            entry = entries[cursor_N[v]]
+            cursor_N[v] += 1
+            entry.time = time_E[e]
+            entry.event = offset + e
+            entry.neighbor = u
+
+
+@kernel(parallel=True)
+def count_entries(source_E, target_E, keep_Z, directed, cursor_CN):  # type: ignore[no-untyped-def]
+    """`count_chunk` for every chunk; returns the first row with a bad node, or E."""
+    total = len(source_E)
+    chunks = cursor_CN.shape[0]
+    bad = total
+    for c in numba.prange(chunks):
+        found = count_chunk(
+            source_E, target_E, keep_Z, total * c // chunks, total * (c + 1) // chunks, directed,
+            cursor_CN[c],
+        )  # fmt: skip
+        bad = min(bad, found)
+    return bad
+
+
+@kernel()
+def counts_to_positions(cursor_CN, indptr_N1):  # type: ignore[no-untyped-def]
+    """Replace counts by first write positions, fill `indptr_N1`, return the largest degree."""
+    chunks, num_nodes = cursor_CN.shape
+    position = np.int64(0)
+    largest = np.int64(0)
+    for n in range(num_nodes):
+        indptr_N1[n] = position
+        for c in range(chunks):
+            count = cursor_CN[c, n]
+            cursor_CN[c, n] = position
+            position += count
+        largest = max(largest, position - indptr_N1[n])
+    indptr_N1[num_nodes] = position
+    return largest
+
+
+@kernel(parallel=True)
+def write_entries(  # type: ignore[no-untyped-def]
+    source_E, target_E, time_E, keep_Z, directed, offset, cursor_CN, entries
+):
+    """`write_chunk` for every chunk."""
+    total = len(source_E)
+    chunks = cursor_CN.shape[0]
+    for c in numba.prange(chunks):
+        write_chunk(
+            source_E, target_E, time_E, keep_Z, total * c // chunks, total * (c + 1) // chunks,
+            directed, offset, cursor_CN[c], entries,
+        )  # fmt: skip

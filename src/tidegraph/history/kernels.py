@@ -1,0 +1,93 @@
+"""Small compiled helpers on one node's slice of the index: search, age, and random draws.
+
+Every sampler is built from these, and other rooms may call them from their own kernels. All of
+them take the index's `entries` and absolute positions; a node's slice is
+`indptr_N1[node] .. indptr_N1[node + 1]`, sorted by (time, event).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from tidegraph._jit import kernel
+
+NO_LIMIT = np.int64(np.iinfo(np.int64).max)
+"""A `before_event` that leaves nothing out."""
+
+
+def age(later, earlier):  # type: ignore[no-untyped-def]
+    """`later - earlier` for `later >= earlier`, without overflow.
+
+    For int64 times the difference is taken modulo 2**64 and returned as uint64, so that it is
+    exact even where it exceeds the largest int64. For float64 it is the ordinary difference.
+    """
+    raise NotImplementedError("compiled code only")
+
+
+@overload(age, inline="always")
+def _age(later, earlier):  # type: ignore[no-untyped-def]
+    if isinstance(later, types.Integer):
+        return lambda later, earlier: np.uint64(later) - np.uint64(earlier)
+    return lambda later, earlier: later - earlier
+
+
+@kernel()
+def is_before(entry, time, before_event, inclusive):  # type: ignore[no-untyped-def]
+    """Whether `entry` is history at `time`: the one rule behind every query.
+
+    Both conditions can only turn from true to false along a node's slice, because events are
+    numbered in time order. So one binary search answers both.
+    """
+    earlier = (entry.time < time) | (inclusive & (entry.time == time))
+    return earlier & (entry.event < before_event)
+
+
+@kernel()
+def count_before(entries, lo, hi, time, before_event, inclusive):  # type: ignore[no-untyped-def]
+    """End position of the entries in `[lo, hi)` that are history at `time`.
+
+    Args:
+        entries: the index's entries.
+        lo, hi: int64, absolute positions of the node's slice.
+        time: query time, of the index's own type.
+        before_event: int64; only events with a smaller id count (`NO_LIMIT` for all).
+        inclusive: whether entries at exactly `time` count.
+
+    Returns:
+        int64 position `end`: the eligible entries are `entries[lo:end]`.
+    """
+    base = lo
+    left = hi - lo
+    while left > 0:
+        half = (left + 1) >> 1
+        entry = entries[np.uintp(base + half - 1)]
+        base += half if is_before(entry, time, before_event, inclusive) else 0
+        left -= half
+    return base
+
+
+@kernel()
+def first_within(entries, lo, end, time, window):  # type: ignore[no-untyped-def]
+    """First position in `[lo, end)` whose entry is at most `window` old (`end` if none is).
+
+    The entries must be history at `time`. `window` is uint64 for int64 times, else float64.
+    """
+    base = lo
+    left = end - lo
+    while left > 0:
+        half = (left + 1) >> 1
+        entry = entries[np.uintp(base + half - 1)]
+        base += half if age(time, entry.time) > window else 0
+        left -= half
+    return base
+
+
+@kernel()
+def below(bits, bound):  # type: ignore[no-untyped-def]
+    """An integer in `[0, bound)` from 64 random bits, for any bound up to 2**53.
+
+    (The product rounds to less than `bound`: the largest factor is 1 - 2**-53.)
+    """
+    return np.int64(np.float64(bits >> np.uint64(11)) * 2.0**-53 * np.float64(bound))
