@@ -132,8 +132,8 @@ def wikipedia_like(
         count_U,
         _first_items(users, items, seed),
         *_weights(_spread(_ITEM_WEIGHT, items)[permutation(_key(seed, _Stream.ITEM_ORDER), items)]),
-        uniform(int(_key(seed, _Stream.STAY)), events) < stay_share,
-        _key(seed, _Stream.PICK),
+        uniform(_key(seed, _Stream.STAY), events) < stay_share,
+        _kernel_key(seed, _Stream.PICK),
     )
     user_E = np.repeat(np.arange(users), count_U)
     time_E = _walk_times(first_U, count_U, stayed_E, seed)
@@ -173,14 +173,14 @@ def talk_like(scale: float = 1.0, seed: int = 0, *, features: int = 0) -> Synthe
         events,
         *_weights(1.0 / (rank_N + 20.0)),
         *_weights(1.0 / np.sqrt(rank_N + 50.0)),
-        permutation(int(_key(seed, _Stream.NODE_ORDER)), nodes),
-        _key(seed, _Stream.KIND),
-        _key(seed, _Stream.ENDPOINT),
+        permutation(_key(seed, _Stream.NODE_ORDER), nodes),
+        _kernel_key(seed, _Stream.KIND),
+        _kernel_key(seed, _Stream.ENDPOINT),
     )
     features_EF = None
     if features:
         features_EF = np.empty((events, features), dtype=np.float32)
-        _fill_noise(features_EF, _key(seed, _Stream.NOISE))
+        _fill_noise(features_EF, _kernel_key(seed, _Stream.NOISE))
     return SyntheticArrays(source_E, target_E, _talk_times(events, seed), features_EF, nodes, None)
 
 
@@ -218,8 +218,12 @@ def synthetic_events(kind: str, scale: float = 1.0, seed: int = 0) -> Events:
 GENERATORS = {"wikipedia": wikipedia_like, "talk": talk_like}
 
 
-def _key(seed: int, stream: _Stream) -> np.uint64:
-    return np.uint64(make_key(seed, Purpose.SYNTHETIC, stream))
+def _key(seed: int, stream: _Stream) -> int:
+    return make_key(seed, Purpose.SYNTHETIC, stream)
+
+
+def _kernel_key(seed: int, stream: _Stream) -> np.uint64:
+    return np.uint64(_key(seed, stream))  # one type for every key, so that kernels compile once
 
 
 def _scaled(count: int, scale: float, what: str) -> int:
@@ -243,7 +247,8 @@ def _quantile(knots: tuple[tuple[float, ...], tuple[float, ...]], share: np.ndar
     left = right - 1
     part = (share - x[left]) / (x[right] - x[left])
     rise = part * (y[right] - y[left])
-    return y[left] + rise
+    value: np.ndarray = y[left] + rise
+    return value
 
 
 def _weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -263,14 +268,15 @@ def _user_event_counts(users: int, events: int, seed: int) -> np.ndarray:
     count = 1 + np.floor(share).astype(np.int64)
     missing = events - int(count.sum())  # less than one per user: the busiest users take it
     count[users - missing :] += 1
-    return count[permutation(int(_key(seed, _Stream.USER_ORDER)), users)]
+    shuffled: np.ndarray = count[permutation(_key(seed, _Stream.USER_ORDER), users)]
+    return shuffled
 
 
 def _first_items(users: int, items: int, seed: int) -> np.ndarray:
     """[U] the item a user must start with, so that no item stays unseen; -1 for a free choice."""
     first = np.full(users, -1, dtype=np.int64)
     forced = min(users, items)
-    first[permutation(int(_key(seed, _Stream.USER_START)), users)[:forced]] = np.arange(forced)
+    first[permutation(_key(seed, _Stream.USER_START), users)[:forced]] = np.arange(forced)
     return first
 
 
@@ -338,7 +344,7 @@ def _walk_times(
     first_U: np.ndarray, count_U: np.ndarray, stayed_E: np.ndarray, seed: int
 ) -> np.ndarray:
     """[E] int64 seconds, non-decreasing per user: short gaps on one item, longer between items."""
-    share_E = uniform(int(_key(seed, _Stream.GAP)), len(stayed_E))
+    share_E = uniform(_key(seed, _Stream.GAP), len(stayed_E))
     gap_E = np.where(stayed_E, _quantile(_STAY_GAP, share_E), _quantile(_SWITCH_GAP, share_E))
     gap_E = np.floor(gap_E).astype(np.int64)
     gap_E[first_U] = 0
@@ -353,8 +359,10 @@ def _walk_times(
     fitted_E = np.repeat(squeeze_U, count_U) * since_E
     since_E = np.floor(fitted_E).astype(np.int64)
     room_U = span - since_E[first_U + count_U - 1]
-    share_U = uniform(int(_key(seed, _Stream.USER_START)), len(first_U), start=1 << 32)
-    return since_E + np.repeat(np.floor(share_U * room_U).astype(np.int64), count_U)
+    share_U = uniform(_key(seed, _Stream.USER_START), len(first_U), start=1 << 32)
+    start_U = np.floor(share_U * room_U).astype(np.int64)
+    time_E: np.ndarray = since_E + np.repeat(start_U, count_U)
+    return time_E
 
 
 def _wikipedia_features(
@@ -370,9 +378,9 @@ def _wikipedia_features(
         (code_U, _Stream.USER_CODE),
         (projection, _Stream.PROJECTION),
     ):
-        _fill_noise(array, _key(seed, stream))
+        _fill_noise(array, _kernel_key(seed, stream))
     features_EF = np.empty((len(user_E), width), dtype=np.float32)
-    _fill_noise(features_EF, _key(seed, _Stream.NOISE))
+    _fill_noise(features_EF, _kernel_key(seed, _Stream.NOISE))
     shift = np.float32(1.0 / _CODE_WIDTH)  # item part: variance 16/256 x 4 = 1/4 of the noise's
     _add_projected(features_EF, item_E, code_I, projection, shift * np.float32(2.0))
     _add_projected(features_EF, user_E, code_U, projection[::-1].copy(), shift)
@@ -411,9 +419,9 @@ def _add_projected(out, index_E, code, projection, factor):  # type: ignore[no-u
 
 
 @kernel()
-def _talk_endpoints(
+def _talk_endpoints(  # type: ignore[no-untyped-def]
     events, sender, sender_guide, receiver, receiver_guide, order_N, kind_key, end_key
-):  # type: ignore[no-untyped-def]
+):
     """Endpoints in time order. One event in `events / N` introduces the next node."""
     nodes = len(order_N)
     source_E = np.empty(events, dtype=np.int64)
@@ -446,8 +454,9 @@ def _talk_endpoints(
 
 def _talk_times(events: int, seed: int) -> np.ndarray:
     """[E] int64 seconds: traffic quadruples over the span, gaps are uneven, some events tie."""
-    word = bits(int(_key(seed, _Stream.GAP)), events)
+    word = bits(_key(seed, _Stream.GAP), events)
     low, high = word & np.uint64(0xFFFF), (word >> np.uint64(16)) & np.uint64(0xFFFF)
     slowness = 4.0 - 3.0 * (np.arange(events) / events)
     since = np.cumsum((low * high).astype(np.float64) * slowness)
-    return np.floor(since * (TALK_SECONDS / since[-1])).astype(np.int64)
+    time_E: np.ndarray = np.floor(since * (TALK_SECONDS / since[-1])).astype(np.int64)
+    return time_E
