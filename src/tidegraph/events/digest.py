@@ -29,7 +29,7 @@ def array_digest(array: np.ndarray) -> str:
 
 
 def _sha256(chunk: np.ndarray) -> bytes:
-    return hashlib.sha256(memoryview(chunk)).digest()
+    return hashlib.sha256(chunk.data).digest()
 
 
 def combine_chunks(chunk_digests: list[bytes]) -> str:

@@ -13,6 +13,8 @@ from tidegraph.errors import InputError, SettingError
 from tidegraph.events.core import EventRange, Events
 from tidegraph.events.units import NANOSECONDS, ratio
 
+_INT64_MAX = int(np.iinfo(np.int64).max)
+
 
 @dataclass(frozen=True, eq=False)
 class Snapshot(EventRange):
@@ -101,7 +103,11 @@ def _walk(events: Events, length: Fraction, empty: str) -> Iterator[Snapshot]:
         while empty == "yield" and expected < window:
             yield _snapshot(events, position, position, expected, first, step)
             expected += 1
-        stop = int(np.searchsorted(events.time, (window + 1) * step, side="left"))
+        end = (window + 1) * step
+        if whole:  # the last window may end beyond 64-bit integers
+            stop = int(np.searchsorted(events.time, min(end - 1, _INT64_MAX), side="right"))
+        else:
+            stop = int(np.searchsorted(events.time, end, side="left"))
         stop = max(stop, position + 1)  # a float window too short for its time still moves on
         yield _snapshot(events, position, stop, window, first, step)
         position, expected = stop, window + 1

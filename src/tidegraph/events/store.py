@@ -1,0 +1,379 @@
+"""Events on disk: a directory of memory-mapped `.npy` columns with a manifest and checksums.
+
+Columns are written in pieces, so a table larger than memory can be stored; the directory appears
+under its name only when it is complete. Opening checks the size and shape of every file and reads
+none of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from tidegraph.errors import InputError
+from tidegraph.events.core import Events, ReadReport, Schema
+from tidegraph.events.digest import ChunkedDigest, array_digest, fingerprint_of
+from tidegraph.events.ids import IdBlock, NodeIds
+from tidegraph.events.text import TextColumn
+
+MANIFEST = "manifest.json"
+FORMAT = "tidegraph-events"
+FORMAT_VERSION = 1
+_COLUMNS = ("source", "target", "time", "row", "features", "label", "weight", "node_features")
+
+
+class ColumnWriter(Protocol):
+    """Takes the pieces of one column, in order."""
+
+    def append(self, piece: np.ndarray) -> None: ...
+
+
+class Sink(Protocol):
+    """Where columns go: memory or a directory."""
+
+    def column(self, name: str, dtype: str, shape: tuple[int, ...]) -> ColumnWriter: ...
+
+    def finish(
+        self,
+        schema: Schema,
+        blocks: list[dict[str, Any]],
+        report: ReadReport,
+        separate: bool = False,
+    ) -> Events:
+        """All columns are written: make the events."""
+        ...
+
+
+class MemorySink:
+    """Columns in memory, for tables that fit."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, np.ndarray] = {}
+
+    def column(self, name: str, dtype: str, shape: tuple[int, ...]) -> ColumnWriter:
+        self._columns[name] = np.empty(shape, dtype)
+        return _MemoryColumn(self._columns[name])
+
+    def finish(
+        self,
+        schema: Schema,
+        blocks: list[dict[str, Any]],
+        report: ReadReport,
+        separate: bool = False,
+    ) -> Events:
+        digests = {name: array_digest(array) for name, array in self._columns.items()}
+        return _build(
+            self._columns,
+            schema,
+            _ids_from(blocks, self._columns, separate),
+            report,
+            fingerprint_of(asdict(schema), digests),
+            None,
+        )
+
+
+class DirectorySink:
+    """Columns as files of a directory that is not visible under its name until it is complete."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.working = _working_directory(directory)
+        self._open: dict[str, _FileColumn] = {}
+
+    def column(self, name: str, dtype: str, shape: tuple[int, ...]) -> ColumnWriter:
+        writer = _FileColumn(self.working / f"{name}.npy", np.dtype(dtype), shape)
+        self._open[name] = writer
+        return writer
+
+    def finish(
+        self,
+        schema: Schema,
+        blocks: list[dict[str, Any]],
+        report: ReadReport,
+        separate: bool = False,
+    ) -> Events:
+        files = {name: writer.close() for name, writer in self._open.items()}
+        digests = {name: entry["sha256"] for name, entry in files.items()}
+        manifest = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "fingerprint": fingerprint_of(asdict(schema), digests),
+            "schema": asdict(schema),
+            "report": asdict(report),
+            "ids": {"separate": separate, "blocks": blocks},
+            "files": files,
+        }
+        with open(self.working / MANIFEST, "w", encoding="utf-8") as file:
+            json.dump(manifest, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        _put_in_place(self.working, self.directory)
+        return open_events(self.directory)
+
+    def abandon(self) -> None:
+        """Remove what was written so far."""
+        for writer in self._open.values():
+            writer.abandon()
+        shutil.rmtree(self.working, ignore_errors=True)
+
+
+def save_events(events: Events, directory: str | Path) -> Events:
+    """Write events to `directory`, atomically, and return them opened from there.
+
+    An existing directory of events is replaced; any other existing directory is left alone.
+
+    Raises:
+        InputError: the directory holds something else, or it cannot be written (disk full,
+            no permission); nothing half-written stays.
+    """
+    with directory_sink(Path(directory)) as sink:
+        columns = {name: getattr(events, name) for name in _COLUMNS}
+        columns |= events.ids.arrays()
+        for name, array in columns.items():
+            if array is not None:
+                sink.column(name, array.dtype.str, array.shape).append(array)
+        blocks = describe_blocks(events.ids)
+        return sink.finish(events.schema, blocks, events.report, events.ids.separate)
+
+
+@contextlib.contextmanager
+def directory_sink(directory: Path) -> Iterator[DirectorySink]:
+    """A `DirectorySink` that cleans up after a failure and names the directory in it."""
+    try:
+        sink = DirectorySink(directory)
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be written ({error.strerror or error})") from error
+    try:
+        yield sink
+    except OSError as error:
+        sink.abandon()
+        raise InputError(
+            f"{directory}: writing failed ({error.strerror or error}); nothing was kept. "
+            "Free some space or choose another directory"
+        ) from error
+    except BaseException:
+        sink.abandon()
+        raise
+
+
+def open_events(directory: str | Path, verify: bool = False) -> Events:
+    """Open stored events; columns are mapped, not read, so this takes milliseconds.
+
+    Args:
+        directory: written by `Events.save` or `read_table(..., store=...)`.
+        verify: also read everything and compare checksums.
+
+    Raises:
+        InputError: the directory or a file is missing, truncated or damaged; names it.
+
+    >>> import tempfile
+    >>> events = Events.from_arrays([0, 1], [2, 2], [3, 7])
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     stored = events.save(directory + "/events")
+    ...     open_events(directory + "/events").fingerprint == events.fingerprint
+    True
+    """
+    directory = Path(directory)
+    manifest = _read_manifest(directory)
+    arrays = {
+        name: _open_column(directory / f"{name}.npy", entry, verify)
+        for name, entry in manifest["files"].items()
+    }
+    schema = dict(manifest["schema"])
+    schema["feature_names"] = tuple(schema["feature_names"])
+    report = dict(manifest["report"])
+    report["notes"] = tuple(report["notes"])
+    ids = _ids_from(manifest["ids"]["blocks"], arrays, manifest["ids"]["separate"])
+    fingerprint = manifest["fingerprint"]
+    digests = {name: entry["sha256"] for name, entry in manifest["files"].items()}
+    if fingerprint != fingerprint_of(manifest["schema"], digests):
+        raise InputError(
+            f"{directory / MANIFEST}: the fingerprint does not belong to the listed files; "
+            "the manifest is damaged. Ingest the table again"
+        )
+    return _build(arrays, Schema(**schema), ids, ReadReport(**report), fingerprint, directory)
+
+
+def describe_blocks(ids: NodeIds) -> list[dict[str, Any]]:
+    """What the manifest says of each block of ids."""
+    return [{"count": block.count, "side": block.side} for block in ids.blocks]
+
+
+def _build(
+    arrays: dict[str, np.ndarray],
+    schema: Schema,
+    ids: NodeIds,
+    report: ReadReport,
+    fingerprint: str,
+    path: Path | None,
+) -> Events:
+    return Events(
+        source=arrays["source"],
+        target=arrays["target"],
+        time=arrays["time"],
+        row=arrays["row"],
+        schema=schema,
+        ids=ids,
+        features=arrays.get("features"),
+        label=arrays.get("label"),
+        weight=arrays.get("weight"),
+        node_features=arrays.get("node_features"),
+        report=report,
+        fingerprint=fingerprint,
+        path=path,
+    )
+
+
+def _ids_from(
+    blocks: list[dict[str, Any]], arrays: dict[str, np.ndarray], separate: bool
+) -> NodeIds:
+    built = []
+    for number, block in enumerate(blocks):
+        name = f"ids{number}"
+        values: np.ndarray | TextColumn | None = arrays.get(f"{name}_values")
+        if f"{name}_offsets" in arrays:
+            values = TextColumn(arrays[f"{name}_offsets"], arrays[f"{name}_data"])
+        was_integer = arrays.get(f"{name}_was_integer")
+        built.append(IdBlock(block["count"], block["side"], values, was_integer))
+    return NodeIds(tuple(built), separate)
+
+
+@dataclass
+class _MemoryColumn:
+    array: np.ndarray
+    filled: int = 0
+
+    def append(self, piece: np.ndarray) -> None:
+        self.array[self.filled : self.filled + len(piece)] = piece
+        self.filled += len(piece)
+
+
+class _FileColumn:
+    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self._dtype, self._shape, self._path = dtype, shape, path
+        self._digest = ChunkedDigest()
+        # Plain writes, not a mapping: mapped pages would count as resident memory.
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 (closed by close or abandon)
+        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def append(self, piece: np.ndarray) -> None:
+        rows = max(1, (1 << 24) // max(1, piece[:1].nbytes))
+        for start in range(0, len(piece), rows):
+            part = np.ascontiguousarray(piece[start : start + rows], dtype=self._dtype)
+            data = part.reshape(-1).view(np.uint8).data
+            self._digest.update(data)
+            self._file.write(data)
+
+    def close(self) -> dict[str, Any]:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return {
+            "bytes": self._path.stat().st_size,
+            "dtype": self._dtype.str,
+            "shape": list(self._shape),
+            "sha256": self._digest.hexdigest(),
+        }
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def _working_directory(directory: Path) -> Path:
+    if directory.exists():
+        if not directory.is_dir():
+            raise InputError(f"{directory}: is a file; expected the name of a new directory")
+        if any(directory.iterdir()) and not (directory / MANIFEST).exists():
+            raise InputError(
+                f"{directory}: holds something other than stored events; "
+                "choose a new directory, nothing was touched"
+            )
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f".{directory.name}.partial-", dir=directory.parent))
+
+
+def _put_in_place(working: Path, directory: Path) -> None:
+    working.chmod(0o755)
+    _sync_directory(working)
+    retired = None
+    if directory.exists():
+        retired = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old-", dir=directory.parent))
+        directory.rename(retired / "events")
+    working.rename(directory)
+    _sync_directory(directory.parent)
+    if retired is not None:
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    path = directory / MANIFEST
+    if not directory.is_dir():
+        what = "is a file" if directory.exists() else "does not exist"
+        raise InputError(
+            f"{directory}: {what}; expected a directory written by `tidegraph ingest` or "
+            "Events.save. To read a table use read_table"
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: missing; {directory} does not hold stored events") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: damaged ({error}); ingest the table again") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError(f"{path}: is not the manifest of stored events")
+    if manifest.get("version") != FORMAT_VERSION:
+        raise InputError(
+            f"{path}: format version {manifest.get('version')}; this version reads "
+            f"{FORMAT_VERSION}. Ingest the table again"
+        )
+    missing = {"files", "schema", "report", "ids", "fingerprint"} - manifest.keys()
+    if missing:
+        raise InputError(f"{path}: damaged, {', '.join(sorted(missing))} missing; ingest again")
+    return manifest
+
+
+def _open_column(path: Path, entry: dict[str, Any], verify: bool) -> np.ndarray:
+    if not path.is_file():
+        raise InputError(f"{path}: missing; restore it or ingest the table again")
+    size = path.stat().st_size
+    if size != entry["bytes"]:
+        raise InputError(
+            f"{path}: has {size:,} bytes, expected {entry['bytes']:,}; it is truncated or damaged. "
+            "Restore it or ingest the table again"
+        )
+    shape = tuple(entry["shape"])
+    try:
+        empty = 0 in shape
+        array = np.asarray(np.load(path, mmap_mode=None if empty else "r", allow_pickle=False))
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: damaged ({error}); ingest the table again") from None
+    if array.dtype.str != entry["dtype"] or array.shape != shape:
+        raise InputError(
+            f"{path}: holds {array.shape} of {array.dtype}, expected {shape} of {entry['dtype']}; "
+            "it is damaged. Restore it or ingest the table again"
+        )
+    if verify and array_digest(array) != entry["sha256"]:
+        raise InputError(
+            f"{path}: its content does not match its checksum; it is damaged. "
+            "Restore it or ingest the table again"
+        )
+    return array
