@@ -136,13 +136,8 @@ class NegativeSampler:
         SettingError: a combination that would have no effect, or an empty pool.
 
     Examples:
-        >>> import numpy as np
-        >>> from tidegraph.events.core import Events, Schema
-        >>> from tidegraph.events.ids import NodeIds
-        >>> schema = Schema(num_nodes=5, num_sources=2, bipartite=True)
-        >>> columns = dict(source=np.int32([0, 1, 0]), target=np.int32([2, 3, 4]))
-        >>> rest = dict(time=np.arange(3), row=np.arange(3), ids=NodeIds.identity(5))
-        >>> events = Events(**columns, **rest, schema=schema)
+        >>> from tidegraph.events.core import Events
+        >>> events = Events.from_arrays([0, 1, 0], [2, 3, 4], [1, 2, 3])
         >>> sampler = NegativeSampler(events)
         >>> negative_BC = sampler.draw(0, 3, epoch=1, count=2)
         >>> negative_BC.shape, bool((negative_BC >= 2).all())
@@ -360,13 +355,8 @@ class EveryDestination:
         filtered: also leave out the other true destinations of the same source and time.
 
     Examples:
-        >>> import numpy as np
-        >>> from tidegraph.events.core import Events, Schema
-        >>> from tidegraph.events.ids import NodeIds
-        >>> schema = Schema(num_nodes=5, num_sources=2, bipartite=True)
-        >>> columns = dict(source=np.int32([0, 1]), target=np.int32([2, 3]))
-        >>> rest = dict(time=np.arange(2), row=np.arange(2), ids=NodeIds.identity(5))
-        >>> events = Events(**columns, **rest, schema=schema)
+        >>> from tidegraph.events.core import Events
+        >>> events = Events.from_arrays([0, 1, 0], [2, 3, 4], [1, 2, 3])
         >>> EveryDestination(events).candidates(0, 2).node_BC.tolist()
         [[3, 4], [2, 4]]
     """

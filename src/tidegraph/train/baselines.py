@@ -79,12 +79,9 @@ def evaluate_baseline(
 
     Examples:
         >>> from tidegraph.batches.negatives import EveryDestination
-        >>> from tidegraph.events.core import Events, Schema
-        >>> from tidegraph.events.ids import NodeIds
+        >>> from tidegraph.events.core import Events
         >>> from tidegraph.models.edgebank import EdgeBank
-        >>> columns = dict(source=np.int32([0, 1, 0, 1]), target=np.int32([2, 3, 2, 3]))
-        >>> rest = dict(time=np.arange(4), row=np.arange(4), ids=NodeIds.identity(4))
-        >>> events = Events(**columns, **rest, schema=Schema(4, 2, bipartite=True))
+        >>> events = Events.from_arrays([0, 1, 0, 1], [2, 3, 2, 3], [1, 2, 3, 4])
         >>> found = evaluate_baseline(
         ...     EdgeBank(), events, 2, 4, negatives=EveryDestination(events), protocol="mrr"
         ... )
