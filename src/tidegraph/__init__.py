@@ -22,7 +22,18 @@ _EXPORTS = {
     "TidegraphError": "tidegraph.errors",
     "InputError": "tidegraph.errors",
 }
-_MODULES = ("events", "history", "features", "batches", "state", "ops", "models", "train", "report", "errors")
+_MODULES = (
+    "events",
+    "history",
+    "features",
+    "batches",
+    "state",
+    "ops",
+    "models",
+    "train",
+    "report",
+    "errors",
+)
 
 __all__ = ["__version__", *_EXPORTS, *_MODULES]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 # torch brings an OpenMP runtime. Loaded first, it is the one that Numba's OpenMP layer binds to,
 # so both share one thread pool; two pools fight over few cores (measured: doubled step time).
-import torch
-import numba
+import torch  # isort: skip
+import numba  # isort: skip
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -44,7 +44,10 @@ def _choose_cache_directory() -> Path:
     named = os.environ.get("NUMBA_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     candidates = [Path(named)] if named else []
-    candidates += [Path(home) / "tidegraph" / "kernels", Path(tempfile.gettempdir()) / "tidegraph-kernels"]
+    candidates += [
+        Path(home) / "tidegraph" / "kernels",
+        Path(tempfile.gettempdir()) / "tidegraph-kernels",
+    ]
     for candidate in candidates:
         directory = candidate / f"numba-{numba.__version__}-{_source_fingerprint()}"
         if _writable(directory):
@@ -65,19 +68,23 @@ SUM_FLAGS = {"reassoc", "contract", "nsz", "arcp"}
 Kernel = Callable[..., Any]
 
 
-def kernel(*, parallel: bool = False, sums: bool = False, inline: bool = False) -> Callable[[Kernel], Kernel]:
+def kernel(
+    *, parallel: bool = False, sums: bool = False, contract: bool = False, inline: bool = False
+) -> Callable[[Kernel], Kernel]:
     """Decorate a CPU kernel: compiled, cached on disk, GIL released.
 
     Args:
         parallel: the function contains a `numba.prange`.
         sums: floating-point sums may be reordered by the compiler (once, when it compiles).
+        contract: a product and a sum may become one fused multiply-add, nothing else.
         inline: always inline into the caller (for helpers of a few lines).
     """
+    flags: set[str] | bool = SUM_FLAGS if sums else {"contract"} if contract else False
     return numba.njit(  # type: ignore[no-any-return]
         cache=True,
         nogil=True,
         parallel=parallel,
-        fastmath=SUM_FLAGS if sums else False,
+        fastmath=flags,
         error_model="numpy",
         boundscheck=False,
         inline="always" if inline else "never",

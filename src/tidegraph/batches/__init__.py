@@ -1,0 +1,17 @@
+"""The history-bound half of a step: plans, negatives, preparation, and the prepared batch."""
+
+from tidegraph.batches.plan import BatchPlan, Phase
+from tidegraph.batches.prepare import History, Preparer
+from tidegraph.batches.prepared import Hop, Mail, PreparedBatch, Uses, Writes
+
+__all__ = [
+    "BatchPlan",
+    "History",
+    "Hop",
+    "Mail",
+    "Phase",
+    "PreparedBatch",
+    "Preparer",
+    "Uses",
+    "Writes",
+]

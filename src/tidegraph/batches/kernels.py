@@ -1,0 +1,213 @@
+"""CPU kernels of preparation: deduplication, transposes, pending mail, and what a step writes.
+
+All are exact integer work. The hash tables are private to a call, so any number of batches can be
+prepared at once.
+
+Shape legend: P pairs, R rows, M positions, U unique nodes, B events.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from tidegraph._jit import kernel
+
+
+@kernel(inline=True)
+def _hash(node, time, bound):  # type: ignore[no-untyped-def]
+    value = (
+        np.uint64(node) * np.uint64(0x9E3779B97F4A7C15)
+        ^ np.uint64(time) * np.uint64(0xC2B2AE3D27D4EB4F)
+        ^ np.uint64(bound) * np.uint64(0x165667B19E3779F9)
+    )
+    value = (value ^ (value >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return value ^ (value >> np.uint64(32))
+
+
+@kernel()
+def unique_pairs(node_P, time_P, bound_P, inverse_P, first_P):  # type: ignore[no-untyped-def]
+    """Number distinct (node, time, bound) in order of first appearance.
+
+    `time_P` is int64 (float times are passed as their bits). A negative node is padding: its
+    inverse is -1. Writes `inverse_P` and, for each distinct pair, its first position in `first_P`;
+    returns how many there are. An empty `bound_P` (or `time_P`) means one value for all.
+    """
+    P = node_P.shape[0]
+    size = 16
+    while size < 2 * P:
+        size *= 2
+    mask = np.uint64(size - 1)
+    slot = np.full(size, -1, np.int32)
+    has_time = time_P.shape[0] > 0
+    has_bound = bound_P.shape[0] > 0
+    count = 0
+    for p in range(P):
+        node = node_P[p]
+        if node < 0:
+            inverse_P[p] = -1
+            continue
+        time = time_P[p] if has_time else np.int64(0)
+        bound = bound_P[p] if has_bound else np.int64(0)
+        h = _hash(node, time, bound) & mask
+        while True:
+            found = slot[h]
+            if found < 0:
+                slot[h] = count
+                first_P[count] = p
+                inverse_P[p] = count
+                count += 1
+                break
+            q = first_P[found]
+            if (
+                node_P[q] == node
+                and (not has_time or time_P[q] == time)
+                and (not has_bound or bound_P[q] == bound)
+            ):
+                inverse_P[p] = found
+                break
+            h = (h + np.uint64(1)) & mask
+    return count
+
+
+@kernel()
+def transpose(index_P, indptr_R1, position_M):  # type: ignore[no-untyped-def]
+    """Positions by row, ascending (a counting sort); negative entries are left out."""
+    R = indptr_R1.shape[0] - 1
+    indptr_R1[:] = 0
+    for p in range(index_P.shape[0]):
+        if index_P[p] >= 0:
+            indptr_R1[index_P[p] + 1] += 1
+    for r in range(R):
+        indptr_R1[r + 1] += indptr_R1[r]
+    cursor = indptr_R1[:R].copy()
+    for p in range(index_P.shape[0]):
+        r = index_P[p]
+        if r >= 0:
+            position_M[cursor[r]] = p
+            cursor[r] += 1
+    return indptr_R1[R]
+
+
+@kernel(inline=True)
+def _first_at_or_after(entries, low, high, event):  # type: ignore[no-untyped-def]
+    """Smallest position in [low, high) whose event id is >= `event`, or `high`."""
+    while low < high:
+        middle = (low + high) >> 1
+        if entries[middle].event < event:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel()
+def _mail_block(  # type: ignore[no-untyped-def]
+    first, last, node_U, indptr_N1, entries, batch_start, first_event_B, begin_U, end_U
+):
+    for u in range(first, last):
+        low = indptr_N1[node_U[u]]
+        end = _first_at_or_after(entries, low, indptr_N1[node_U[u] + 1], batch_start)
+        begin = end
+        if end > low:
+            event = entries[end - 1].event
+            batch = np.searchsorted(first_event_B, event, side="right") - 1
+            # Most nodes have one event in the batch of their mail: step back before searching.
+            start = first_event_B[batch] if batch >= 0 else np.int64(0)
+            begin = end - 1
+            steps = 0
+            while begin > low and entries[begin - 1].event >= start:
+                begin -= 1
+                steps += 1
+                if steps == 8:
+                    begin = _first_at_or_after(entries, low, begin, start)
+                    break
+        begin_U[u] = begin
+        end_U[u] = end
+
+
+@kernel(parallel=True)
+def find_mail(  # type: ignore[no-untyped-def]
+    node_U, indptr_N1, entries, batch_start, first_event_B, begin_U, end_U
+):
+    """For each node the entries [begin, end) of the last batch before `batch_start` it was in."""
+    U = node_U.shape[0]
+    blocks = (U + 127) // 128
+    for block in numba.prange(blocks):
+        _mail_block(
+            block * 128, min(U, block * 128 + 128), node_U, indptr_N1, entries, batch_start,
+            first_event_B, begin_U, end_U,
+        )  # fmt: skip
+
+
+@kernel()
+def list_mail(  # type: ignore[no-untyped-def]
+    node_U, indptr_N1, entries, begin_U, end_U, origin, only_last,
+    row_M, indptr_M1, event_L, delta_L,
+):  # fmt: skip
+    """Compact the nodes with mail; delta is mail time minus the previous event's time."""
+    M = 0
+    L = 0
+    indptr_M1[0] = 0
+    for u in range(node_U.shape[0]):
+        begin, end = begin_U[u], end_U[u]
+        if begin == end:
+            continue
+        updated = origin
+        if begin > indptr_N1[node_U[u]]:
+            updated = entries[begin - 1].time
+        if only_last:
+            begin = end - 1
+        row_M[M] = u
+        for position in range(begin, end):
+            event_L[L] = entries[position].event
+            delta_L[L] = entries[position].time - updated
+            L += 1
+        M += 1
+        indptr_M1[M] = L
+    return M, L
+
+
+@kernel()
+def list_writes(  # type: ignore[no-untyped-def]
+    source_row_B, target_row_B, only_last, U, row_W, indptr_W1, partner_row_P
+):
+    """Endpoints of the batch and the rows of the partners that form their new mail.
+
+    With `only_last` a node's partner is that of its latest event; otherwise all, in event order.
+    """
+    B = source_row_B.shape[0]
+    order_U = np.full(U, -1, np.int32)
+    W = 0
+    for b in range(B):
+        for side in range(2):
+            row = source_row_B[b] if side == 0 else target_row_B[b]
+            if order_U[row] < 0:
+                order_U[row] = W
+                row_W[W] = row
+                W += 1
+    if only_last:
+        for w in range(W + 1):
+            indptr_W1[w] = w
+        for b in range(B):
+            source, target = source_row_B[b], target_row_B[b]
+            partner_row_P[order_U[source]] = target
+            partner_row_P[order_U[target]] = source
+        return W, W
+    indptr_W1[: W + 1] = 0
+    for b in range(B):
+        source, target = source_row_B[b], target_row_B[b]
+        indptr_W1[order_U[source] + 1] += 1
+        if target != source:
+            indptr_W1[order_U[target] + 1] += 1
+    for w in range(W):
+        indptr_W1[w + 1] += indptr_W1[w]
+    cursor = indptr_W1[: W + 1].copy()
+    for b in range(B):
+        source, target = source_row_B[b], target_row_B[b]
+        partner_row_P[cursor[order_U[source]]] = target
+        cursor[order_U[source]] += 1
+        if target != source:
+            partner_row_P[cursor[order_U[target]]] = source
+            cursor[order_U[target]] += 1
+    return W, indptr_W1[W]

@@ -1,0 +1,98 @@
+"""`BatchPlan`: which events form which batch, over the whole life of a node state.
+
+A plan covers everything streamed since the state was empty: training, then validation, then test.
+Batch `b` reads state version `b`. Knowing all borders makes pending mail a matter of history: a
+node's mail is its last event before the batch, and its last update the event before that batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegraph.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named run of batches, e.g. "train": batch numbers `first .. last - 1`."""
+
+    name: str
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    @property
+    def batches(self) -> range:
+        """The batch numbers of this phase."""
+        return range(self.first, self.last)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPlan:
+    """Contiguous batches over streamed events; every event is in exactly one batch.
+
+    Attributes:
+        event_P: int64 [P], ids of the streamed events, ascending.
+        border_B1: int64 [batches + 1], offsets into `event_P`.
+        first_event_B: int64 [batches], id of each batch's first event.
+        phases: named runs of batches, in order.
+    """
+
+    event_P: np.ndarray
+    border_B1: np.ndarray
+    first_event_B: np.ndarray
+    phases: tuple[Phase, ...]
+
+    @classmethod
+    def build(cls, parts: Sequence[tuple[str, np.ndarray, int]]) -> BatchPlan:
+        """Plan phases one after another.
+
+        Args:
+            parts: (name, ascending event ids, batch size) per phase. The last batch of a phase
+                may be smaller.
+
+        Raises:
+            SettingError: a batch size below 1, or phases out of order.
+
+        >>> plan = BatchPlan.build([("train", np.arange(10), 4)])
+        >>> [len(plan.events(b)) for b in plan.phase("train").batches]
+        [4, 4, 2]
+        """
+        phases: list[Phase] = []
+        borders = [np.zeros(1, dtype=np.int64)]
+        offset = batches = 0
+        for name, event_P, size in parts:
+            if size < 1:
+                raise SettingError(f"batch size for {name!r} is {size}: expected at least 1")
+            count = -(-len(event_P) // size)
+            border = np.minimum(np.arange(1, count + 1, dtype=np.int64) * size, len(event_P))
+            borders.append(offset + border)
+            phases.append(Phase(name, batches, batches + count))
+            offset += len(event_P)
+            batches += count
+        event_P = np.concatenate([np.asarray(p[1], dtype=np.int64) for p in parts])
+        if len(event_P) > 1 and not bool(np.all(event_P[1:] > event_P[:-1])):
+            raise SettingError("the phases of a batch plan must follow each other in event order")
+        border_B1 = np.concatenate(borders)
+        return cls(event_P, border_B1, event_P[border_B1[:-1]], tuple(phases))
+
+    def __len__(self) -> int:
+        return len(self.border_B1) - 1
+
+    def events(self, number: int) -> np.ndarray:
+        """Event ids of batch `number`: int64 [B]."""
+        return self.event_P[self.border_B1[number] : self.border_B1[number + 1]]
+
+    def phase(self, name: str) -> Phase:
+        """The phase called `name`."""
+        for phase in self.phases:
+            if phase.name == name:
+                return phase
+        raise SettingError(
+            f"the plan has no phase {name!r}: it has {[phase.name for phase in self.phases]}"
+        )

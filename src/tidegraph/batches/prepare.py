@@ -1,0 +1,312 @@
+"""Preparation: the history-bound half of a step, from event ids and negatives to `PreparedBatch`.
+
+It reads the index, the plan and the feature stores, never memory or parameters; two calls with the
+same arguments give the same batch, in any order and on any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tidegraph.batches import kernels
+from tidegraph.batches.plan import BatchPlan
+from tidegraph.batches.prepared import Hop, Mail, PreparedBatch, Uses, Writes
+from tidegraph.errors import SettingError
+from tidegraph.events.core import Events
+from tidegraph.features.store import FeatureStore
+from tidegraph.history import Neighbors, TemporalIndex
+from tidegraph.keys import Purpose, make_key
+
+
+@dataclass(frozen=True)
+class History:
+    """What a model needs to know about the past; preparation delivers exactly this.
+
+    Attributes:
+        neighbors: fan-out per layer, outermost (the roots') first; empty for no neighbours.
+        strategy: "recent" or "uniform" (without replacement).
+        window: only neighbours of the last `window` time units, or None.
+        inclusive: events at exactly the query time count as history (the event itself never).
+        visibility: "event": neighbours up to the query time; "batch": earlier batches only.
+        memory: the model keeps node memory, so pending mail is prepared.
+        message: "last" or "mean" of a node's events in its last batch.
+    """
+
+    neighbors: tuple[int, ...] = (10,)
+    strategy: Literal["recent", "uniform"] = "recent"
+    window: float | None = None
+    inclusive: bool = False
+    visibility: Literal["event", "batch"] = "event"
+    memory: bool = True
+    message: Literal["last", "mean"] = "last"
+
+
+@dataclass(frozen=True, eq=False)
+class Preparer:
+    """Prepares batches of one stream for one model.
+
+    Attributes:
+        events: the stream.
+        index: its temporal index (over the streamed events only).
+        plan: batch borders.
+        history: what the model needs.
+        features: event features.
+        node_features: node features, width 0 if none.
+        seed: for uniform sampling and dropout.
+        dedup: compute each distinct (node, time) once. Off only to test that it changes nothing.
+        compact: gather the event features that the batch uses (for another device), instead of
+            passing the whole store.
+    """
+
+    events: Events
+    index: TemporalIndex
+    plan: BatchPlan
+    history: History
+    features: FeatureStore
+    node_features: FeatureStore
+    seed: int = 0
+    dedup: bool = True
+    compact: bool = False
+
+    def prepare(self, number: int, negative_BC: np.ndarray, *, epoch: int = 0) -> PreparedBatch:
+        """Prepare batch `number` of the plan.
+
+        Args:
+            number: batch number; the batch will read state version `number`.
+            negative_BC: int32 [B, C], nodes to score beside the true targets (C may be 0).
+            epoch: for random streams.
+
+        Raises:
+            SettingError: `negative_BC` has another number of rows than the batch has events.
+        """
+        event_B = self.plan.events(number)
+        if negative_BC.ndim != 2 or len(negative_BC) != len(event_B):
+            raise SettingError(
+                f"negatives of shape {negative_BC.shape} for batch {number} of {len(event_B)} "
+                "events: expected one row per event"
+            )
+        B, C = negative_BC.shape
+        source_B, target_B = self.events.source[event_B], self.events.target[event_B]
+        roots = self._roots(event_B, source_B, target_B, negative_BC)
+        seeds, root_R = self._unique(roots)
+        seed_count = len(seeds.node)
+
+        hops: list[_HopArrays] = []
+        fanouts = self.history.neighbors
+        for depth, fanout in enumerate(fanouts):
+            neighbors = self._sample(seeds, fanout, number, depth, epoch)
+            if depth + 1 < len(fanouts):
+                below = _Seeds(
+                    np.concatenate([seeds.node, neighbors.neighbor_SK.reshape(-1)]),
+                    np.concatenate([seeds.time, neighbors.time_SK.reshape(-1)]),
+                    None
+                    if seeds.bound is None
+                    else np.concatenate(
+                        [seeds.bound, neighbors.event_SK.reshape(-1).astype(np.int64)]
+                    ),
+                )
+                next_seeds, row_X = self._unique(below)
+                hops.append(_HopArrays(neighbors, row_X, len(next_seeds.node)))
+                seeds = next_seeds
+        # The innermost table is the unique nodes: the batch's endpoints, the seeds, their neighbours.
+        parts = [source_B, target_B, seeds.node]
+        if fanouts:
+            parts.append(neighbors.neighbor_SK.reshape(-1))
+        node_X = np.concatenate(parts)
+        first_U, row_X = _unique(node_X, _NONE, _NONE)
+        node_U = node_X[first_U]
+        if fanouts:
+            hops.append(_HopArrays(neighbors, row_X[2 * B :], len(node_U)))
+        else:
+            root_R, seed_count = row_X[2 * B :][root_R], len(node_U)
+        hops.reverse()
+
+        event_parts = [hop.neighbors.event_SK for hop in hops]
+        mail, writes = None, None
+        if self.history.memory:
+            mail = self._mail(node_U, number)
+            event_parts.append(mail.event)
+            writes = self._writes(row_X[:B], row_X[B : 2 * B], node_U)
+        features, event_rows = self._event_features(event_parts)
+        return PreparedBatch(
+            number=number,
+            version=number,
+            key=make_key(self.seed, Purpose.DROPOUT, epoch, number),
+            event_B=torch.from_numpy(event_B),
+            root_R=torch.from_numpy(root_R),
+            root_uses=_transpose(root_R, seed_count),
+            candidates=C,
+            node_U=torch.from_numpy(node_U),
+            hops=tuple(hop.build(rows) for hop, rows in zip(hops, event_rows, strict=False)),
+            mail=None if mail is None else mail.build(event_rows[-1]),
+            writes=writes,
+            features=features,
+            node_features=self.node_features.rows(node_U) if self.node_features.width else None,
+        )
+
+    def _roots(
+        self, event_B: np.ndarray, source_B: np.ndarray, target_B: np.ndarray, negative_BC: Any
+    ) -> _Seeds:
+        time_B = self.events.time[event_B]
+        C = negative_BC.shape[1]
+        bound = None
+        if self.history.inclusive and self.history.visibility == "event":
+            bound = np.concatenate([event_B, event_B, np.repeat(event_B, C)])
+        return _Seeds(
+            np.concatenate([source_B, target_B, negative_BC.reshape(-1)]).astype(np.int32),
+            np.concatenate([time_B, time_B, np.repeat(time_B, C)]),
+            bound,
+        )
+
+    def _unique(self, seeds: _Seeds) -> tuple[_Seeds, np.ndarray]:
+        """The distinct seeds and, for each of the given ones, its number (-1 for padding)."""
+        if not self.dedup:
+            real = np.flatnonzero(seeds.node >= 0)
+            number = np.full(len(seeds.node), -1, np.int32)
+            number[real] = np.arange(len(real), dtype=np.int32)
+            return seeds.take(real), number
+        bound = _NONE if seeds.bound is None else seeds.bound
+        first, number = _unique(seeds.node, seeds.time.view(np.int64), bound)
+        return seeds.take(first), number
+
+    def _sample(self, seeds: _Seeds, fanout: int, number: int, depth: int, epoch: int) -> Neighbors:
+        history = self.history
+        before_event: Any = seeds.bound
+        if before_event is None and history.visibility == "batch":
+            before_event = int(self.plan.first_event_B[number])
+        uniform = history.strategy == "uniform"
+        return self.index.sample(
+            seeds.node,
+            seeds.time,
+            fanout,
+            strategy=history.strategy,
+            window=history.window,
+            inclusive=history.inclusive,
+            before_event=before_event,
+            key=make_key(self.seed, Purpose.NEIGHBOR, epoch, depth) if uniform else 0,
+            # Random numbers belong to (node, time), not to the place in the batch: deduplication
+            # and batch size must not change a sample.
+            slot_S=seeds.slots() if uniform else None,
+        )
+
+    def _mail(self, node_U: np.ndarray, number: int) -> _MailArrays:
+        index, start = self.index, int(self.plan.first_event_B[number])
+        begin_U, end_U = np.empty(len(node_U), np.int64), np.empty(len(node_U), np.int64)
+        # Only borders of batches before this one matter, and later ones may not exist yet.
+        kernels.find_mail(
+            node_U, index.indptr_N1, index.entries, start,
+            self.plan.first_event_B[: number + 1], begin_U, end_U,
+        )  # fmt: skip
+        only_last = self.history.message == "last"
+        most = len(node_U) if only_last else int((end_U - begin_U).sum())
+        row_M, indptr_M1 = np.empty(len(node_U), np.int32), np.empty(len(node_U) + 1, np.int32)
+        event_L, delta_L = np.empty(most, np.int32), np.empty(most, np.float32)
+        M, L = kernels.list_mail(
+            node_U, index.indptr_N1, index.entries, begin_U, end_U, self.events.time[0],
+            only_last, row_M, indptr_M1, event_L, delta_L,
+        )  # fmt: skip
+        return _MailArrays(row_M[:M], indptr_M1[: M + 1], event_L[:L], delta_L[:L])
+
+    def _writes(self, source_row_B: np.ndarray, target_row_B: np.ndarray, node_U: Any) -> Writes:
+        most = 2 * len(source_row_B)
+        row_W, indptr_W1 = np.empty(most, np.int32), np.empty(most + 1, np.int32)
+        partner_row_P = np.empty(most, np.int32)
+        W, P = kernels.list_writes(
+            source_row_B, target_row_B, self.history.message == "last", len(node_U),
+            row_W, indptr_W1, partner_row_P,
+        )  # fmt: skip
+        return Writes(
+            node_W=torch.from_numpy(node_U[row_W[:W]]),
+            row_W=torch.from_numpy(row_W[:W]),
+            indptr_W1=torch.from_numpy(indptr_W1[: W + 1]),
+            partner_row_P=torch.from_numpy(partner_row_P[:P]),
+        )
+
+    def _event_features(self, parts: list[np.ndarray]) -> tuple[Tensor, list[np.ndarray]]:
+        """The feature table and, part by part, the rows in it (padding: row 0)."""
+        if not self.compact or not self.features.width:
+            rows = [part.astype(np.int32, copy=False) for part in parts]
+            return self.features.table, [np.maximum(part, 0) for part in rows]
+        event_X = np.concatenate([part.reshape(-1) for part in parts]).astype(np.int32)
+        first_E, row_X = _unique(event_X, _NONE, _NONE)
+        table = self.features.rows(event_X[first_E])
+        splits = np.cumsum([part.size for part in parts])[:-1]
+        pieces = np.split(np.maximum(row_X, 0), splits)
+        return table, [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Seeds:
+    """(node, query time, event bound) triples; `bound` None where none applies."""
+
+    node: np.ndarray
+    time: np.ndarray
+    bound: np.ndarray | None
+
+    def take(self, index: np.ndarray) -> _Seeds:
+        bound = None if self.bound is None else self.bound[index]
+        return _Seeds(self.node[index], self.time[index], bound)
+
+    def slots(self) -> np.ndarray:
+        """A number for each seed that depends on its node and time alone."""
+        with np.errstate(over="ignore"):
+            time = self.time.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+            return time ^ (self.node.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F))
+
+
+@dataclass(frozen=True, eq=False)
+class _HopArrays:
+    """A sampled hop with the rows (in the table below) of its seeds, then of its slots."""
+
+    neighbors: Neighbors
+    row_X: np.ndarray
+    table_rows: int
+
+    def build(self, event_SK: np.ndarray) -> Hop:
+        S, K = self.neighbors.neighbor_SK.shape
+        self_S, neighbor_X = self.row_X[:S], self.row_X[S:]
+        return Hop(
+            self_S=torch.from_numpy(self_S),
+            neighbor_SK=torch.from_numpy(np.maximum(neighbor_X, 0).reshape(S, K)),
+            event_SK=torch.from_numpy(event_SK),
+            delta_SK=torch.from_numpy(self.neighbors.delta_SK),
+            count_S=torch.from_numpy(self.neighbors.count_S),
+            self_uses=_transpose(self_S, self.table_rows),
+            neighbor_uses=_transpose(neighbor_X, self.table_rows),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _MailArrays:
+    row: np.ndarray
+    indptr: np.ndarray
+    event: np.ndarray
+    delta: np.ndarray
+
+    def build(self, event_L: np.ndarray) -> Mail:
+        return Mail(
+            row_M=torch.from_numpy(self.row),
+            indptr_M1=torch.from_numpy(self.indptr),
+            event_L=torch.from_numpy(event_L),
+            delta_L=torch.from_numpy(self.delta),
+        )
+
+
+def _unique(node_P: Any, time_P: Any, bound_P: Any) -> tuple[np.ndarray, np.ndarray]:
+    inverse_P, first_P = np.empty(len(node_P), np.int32), np.empty(len(node_P), np.int32)
+    count = kernels.unique_pairs(node_P, time_P, bound_P, inverse_P, first_P)
+    return first_P[:count], inverse_P
+
+
+def _transpose(index_P: np.ndarray, rows: int) -> Uses:
+    indptr_R1, position_M = np.empty(rows + 1, np.int32), np.empty(len(index_P), np.int32)
+    used = kernels.transpose(index_P, indptr_R1, position_M)
+    return Uses(torch.from_numpy(indptr_R1), torch.from_numpy(position_M[:used]))

@@ -1,0 +1,152 @@
+"""`PreparedBatch`: everything of a step that depends on past events only.
+
+It is the one contract between preparation (history-bound, any number of batches ahead) and
+execution (state-consuming). All fields are immutable tensors; nothing here depends on memory or on
+parameters, and nothing in execution looks at the index.
+
+Shape legend: B positive events, C negatives per event, S seeds (unique (node, time) pairs) of a
+hop, K slots per seed, R rows of the table a hop reads, U unique nodes, M nodes with pending mail,
+L mails, W nodes written, E rows of the event-feature table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Uses:
+    """The transpose of an index: for each row, the positions that use it, in ascending order.
+
+    With it, the backward pass of a gather is itself a gather: parallel, deterministic, no atomics.
+
+    Attributes:
+        indptr_R1: [R + 1] int32.
+        position_M: int32 positions into the flattened index.
+    """
+
+    indptr_R1: Tensor
+    position_M: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """One attention layer's neighbourhoods, dense and of fixed fan-out.
+
+    Rows refer to the table of the layer below: for the innermost hop the unique nodes, for an
+    outer hop the seeds of the hop below. Slots are in chronological order from slot 0; slots at
+    and beyond `count_S` are padding and hold row 0, event 0, difference 0.
+
+    Attributes:
+        self_S: int32 [S], the seed's own row in the table below.
+        neighbor_SK: int32 [S, K], rows in the table below.
+        event_SK: int32 [S, K], rows in the batch's event-feature table.
+        delta_SK: float32 [S, K], query time minus event time, subtracted exactly.
+        count_S: int32 [S], slots in use.
+        self_uses, neighbor_uses: transposes of `self_S` and of the used slots of `neighbor_SK`.
+    """
+
+    self_S: Tensor
+    neighbor_SK: Tensor
+    event_SK: Tensor
+    delta_SK: Tensor
+    count_S: Tensor
+    self_uses: Uses
+    neighbor_uses: Uses
+
+
+@dataclass(frozen=True, eq=False)
+class Mail:
+    """Which pending messages wait for the batch's nodes; the vectors are state, the rest is here.
+
+    Attributes:
+        row_M: int32 [M], rows (among the U unique nodes) with pending mail.
+        indptr_M1: int32 [M + 1], each node's mails: one for message "last".
+        event_L: int32 [L], rows in the batch's event-feature table.
+        delta_L: float32 [L], mail time minus the node's previous update time.
+    """
+
+    row_M: Tensor
+    indptr_M1: Tensor
+    event_L: Tensor
+    delta_L: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Writes:
+    """What the step leaves behind: for each endpoint of the batch, whose memory is its new mail.
+
+    Attributes:
+        node_W: int32 [W], nodes of the graph, in order of first appearance.
+        row_W: int32 [W], their rows among the U unique nodes.
+        indptr_W1: int32 [W + 1] and partner_row_P: int32, rows of the partners whose (updated)
+            memories form the new mail: one for message "last", all of the batch for "mean".
+    """
+
+    node_W: Tensor
+    row_W: Tensor
+    indptr_W1: Tensor
+    partner_row_P: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedBatch:
+    """One batch, ready to execute against state version `version`.
+
+    Attributes:
+        number: position of the batch in its plan.
+        version: state version this batch reads; executing it publishes `version + 1`.
+        key: 64-bit key of the batch's random streams (dropout).
+        event_B: int64 [B], event ids (positions in the stream).
+        root_R: int32 [B * (2 + C)], seeds of the last hop: sources, then targets, then negatives
+            (event by event).
+        root_uses: transpose of `root_R`.
+        candidates: C.
+        node_U: int32 [U], nodes of the graph.
+        hops: innermost first; the last one's seeds are the roots.
+        mail, writes: None for models without memory.
+        features: [E, F] float32, table of event features (the whole store, or the unique rows).
+        node_features: [U, G] float32 or None.
+    """
+
+    number: int
+    version: int
+    key: int
+    event_B: Tensor
+    root_R: Tensor
+    root_uses: Uses
+    candidates: int
+    node_U: Tensor
+    hops: tuple[Hop, ...]
+    mail: Mail | None
+    writes: Writes | None
+    features: Tensor
+    node_features: Tensor | None
+
+    @property
+    def size(self) -> int:
+        """Number of positive events, B."""
+        return int(self.event_B.shape[0])
+
+    def to(self, device: torch.device | str) -> PreparedBatch:
+        """The same batch with every tensor on `device`."""
+        return _move(self, torch.device(device))
+
+
+_T = TypeVar("_T")
+
+
+def _move(value: _T, device: torch.device) -> _T:
+    changes: dict[str, object] = {}
+    for name, field in vars(value).items():
+        if isinstance(field, Tensor):
+            changes[name] = field.to(device, non_blocking=True)
+        elif isinstance(field, tuple):
+            changes[name] = tuple(_move(item, device) for item in field)
+        elif hasattr(field, "__dataclass_fields__"):
+            changes[name] = _move(field, device)
+    return replace(value, **changes)  # type: ignore[type-var]

@@ -1,0 +1,83 @@
+"""What every trainable model is: what history it needs, how memory changes, how to embed.
+
+A model sees a `PreparedBatch` and the vectors read from the state, and nothing else: no index, no
+sampler, no training loop. Batching, sampling, evaluation and checkpoints come with it for free.
+
+Shape legend: B events, C candidates per event, R = B (2 + C) roots, S seeds, U unique nodes,
+D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tidegraph import ops
+from tidegraph.batches.prepare import History
+from tidegraph.batches.prepared import PreparedBatch
+from tidegraph.events.core import Schema
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a model makes of a batch.
+
+    Attributes:
+        seed_SD: embeddings of the roots' distinct (node, time) seeds.
+        memory_UD: updated memory of the unique nodes, to be persisted for the endpoints; None for
+            a model without memory.
+    """
+
+    seed_SD: Tensor
+    memory_UD: Tensor | None = None
+
+
+class TemporalModel(nn.Module):
+    """Base class of models.
+
+    A subclass sets `history` and `memory_width` in its constructor and writes `encode`. The
+    default decoder scores a pair as o . relu(A z_u + B z_v + c).
+
+    Attributes:
+        name: how the command line calls the model.
+        schema: sizes of the data it was built for.
+        history: what preparation must deliver.
+        memory_width: D of the node state; 0 for no memory.
+    """
+
+    name: ClassVar[str] = ""
+
+    def __init__(self, schema: Schema, embedding: int) -> None:
+        super().__init__()
+        self.schema = schema
+        self.history = History()
+        self.memory_width = 0
+        self.embedding_width = embedding
+        self.source_layer = nn.Linear(embedding, embedding)
+        self.target_layer = nn.Linear(embedding, embedding, bias=False)
+        self.output_layer = nn.Linear(embedding, 1)
+
+    def encode(self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor) -> Encoded:
+        """Embed the batch's seeds from the vectors of its unique nodes."""
+        raise NotImplementedError
+
+    def score_pairs(self, source_BD: Tensor, target_BCD: Tensor) -> Tensor:
+        """Logits [B, C] of each source with each of its C candidates."""
+        hidden_BCD = self.source_layer(source_BD).unsqueeze(1) + self.target_layer(target_BCD)
+        logit_BC: Tensor = self.output_layer(torch.relu(hidden_BCD)).squeeze(2)
+        return logit_BC
+
+    def forward(
+        self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor
+    ) -> tuple[Tensor, Encoded]:
+        """Logits [B, 1 + C] (the true target first) and what was encoded."""
+        encoded = self.encode(batch, memory_UD, mail_UD)
+        root_RD = ops.gather_rows(encoded.seed_SD, batch.root_R, batch.root_uses)
+        B, C = batch.size, batch.candidates
+        source_BD, target_BD = root_RD[:B], root_RD[B : 2 * B]
+        negative_BCD = root_RD[2 * B :].view(B, C, -1)
+        candidate_BCD = torch.cat([target_BD.unsqueeze(1), negative_BCD], dim=1)
+        return self.score_pairs(source_BD, candidate_BCD), encoded

@@ -1,0 +1,147 @@
+"""Building blocks that models share: the time code, temporal attention, the memory cells.
+
+Shape legend: S seeds, K slots, R table rows, D width, F event-feature width, T time-code width,
+W = D + F + T, H heads, d = width per head.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from tidegraph import ops
+from tidegraph.batches.prepared import Hop, Mail
+from tidegraph.errors import SettingError
+from tidegraph.ops.dropout import keep_mask
+
+
+class TimeCode(nn.Module):
+    """Phi(d) = cos(w d + b), w_j = 10^(-9 (j-1) / (T-1)), b = 0 at first (TGAT eq. 6, TGN).
+
+    Args:
+        width: T.
+        trainable: learn w and b.
+    """
+
+    def __init__(self, width: int, trainable: bool = True) -> None:
+        super().__init__()
+        exponent = torch.linspace(0, -9, width, dtype=torch.float64)
+        self.weight = nn.Parameter((10.0**exponent).float(), requires_grad=trainable)
+        self.bias = nn.Parameter(torch.zeros(width), requires_grad=trainable)
+
+    def forward(self, delta: Tensor) -> Tensor:
+        """[..., T] from time differences [...]."""
+        return ops.time_code(delta, self.weight, self.bias)
+
+
+class AttentionLayer(nn.Module):
+    """One temporal attention layer and its merge (TGAT eq. 5-8, TGN eq. 9-11).
+
+    q = W_q [h ; Phi(0)]; keys and values from [h_u ; x ; Phi(t - tau)] without bias (a key bias
+    cancels in the softmax); z = W_2 relu(W_1 [r ; h]) with r the heads' sums, zero where a seed
+    has no neighbours.
+
+    Args:
+        width: D of the rows attended to (and of the seeds' own rows).
+        features: F.
+        time: T.
+        embedding: output width; divisible by `heads`.
+        heads: H.
+        dropout: probability on attention weights and on the merged hidden layer.
+    """
+
+    def __init__(
+        self, width: int, features: int, time: int, embedding: int, heads: int, dropout: float
+    ) -> None:
+        super().__init__()
+        if embedding % heads:
+            raise SettingError(f"embedding={embedding} is not divisible by heads={heads}")
+        self.heads, self.dropout = heads, dropout
+        head_width = embedding // heads
+        self.query = nn.Linear(width, embedding)
+        self.query_time = nn.Parameter(torch.empty(embedding, time))
+        self.key = nn.Parameter(torch.empty(heads, head_width, width + features + time))
+        self.value = nn.Parameter(torch.empty(heads, width + features + time, head_width))
+        self.merge_in = nn.Linear(embedding + width, embedding)
+        self.merge_out = nn.Linear(embedding, embedding)
+        for parameter in (self.query_time, self.key, self.value):
+            bound = 1.0 / math.sqrt(width + features + time)
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(
+        self, table_RD: Tensor, hop: Hop, features_EF: Tensor, time_code: TimeCode, key: int
+    ) -> Tensor:
+        """Embeddings [S, embedding] of the hop's seeds from the table below it.
+
+        Args:
+            key: random stream of this layer's dropout in this batch.
+        """
+        S, K = hop.neighbor_SK.shape
+        own_SD = ops.gather_rows(table_RD, hop.self_S, hop.self_uses)
+        head_width = self.key.shape[1]
+        # Phi(0) = cos(b) is the same for every seed: its projection is a bias.
+        at_zero = self.query_time @ torch.cos(time_code.bias)
+        query_SE = torch.addmm(self.query.bias + at_zero, own_SD, self.query.weight.t())
+        query_HSd = query_SE.view(S, self.heads, head_width).transpose(0, 1)
+        query_HSW = torch.bmm(query_HSd, self.key / math.sqrt(head_width))
+        dropping = self.training and self.dropout > 0
+        keep_SKH = keep_mask(key, (S, K, self.heads), self.dropout, table_RD) if dropping else None
+        sum_HSW = ops.temporal_attention(
+            query_HSW, table_RD, hop, features_EF, time_code.weight, time_code.bias, keep_SKH
+        )
+        result_SE = torch.bmm(sum_HSW, self.value).transpose(0, 1).reshape(S, -1)
+        hidden_SE = torch.relu(self.merge_in(torch.cat([result_SE, own_SD], dim=1)))
+        if dropping:
+            mask = keep_mask(key + 1, tuple(hidden_SE.shape), self.dropout, table_RD)
+            hidden_SE = hidden_SE * mask
+        embedding_SE: Tensor = self.merge_out(hidden_SE)
+        return embedding_SE
+
+
+class MemoryCell(nn.Module):
+    """The memory update over pending mail (TGN eq. 1-4).
+
+    Args:
+        cell: "gru" or "rnn".
+        width: D of memory and of mail.
+        features: F.
+        time: T.
+    """
+
+    def __init__(self, cell: str, width: int, features: int, time: int) -> None:
+        super().__init__()
+        if cell not in ("gru", "rnn"):
+            raise SettingError(f"memory cell {cell!r}: expected 'gru' or 'rnn'")
+        self.cell = cell
+        gates = 3 * width if cell == "gru" else width
+        self.weight_ih = nn.Parameter(torch.empty(gates, 2 * width + features + time))
+        self.weight_hh = nn.Parameter(torch.empty(gates, width))
+        self.bias_ih = nn.Parameter(torch.empty(gates))
+        self.bias_hh = nn.Parameter(torch.empty(gates))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1.0 / math.sqrt(width), 1.0 / math.sqrt(width))
+
+    def forward(
+        self,
+        memory_UD: Tensor,
+        mail_UD: Tensor,
+        mail: Mail,
+        features_EF: Tensor,
+        time_code: TimeCode,
+    ) -> Tensor:
+        """[U, D] updated memories."""
+        return ops.memory_update(
+            self.cell,
+            memory_UD,
+            mail_UD,
+            mail,
+            features_EF,
+            time_code.weight,
+            time_code.bias,
+            self.weight_ih,
+            self.weight_hh,
+            self.bias_ih,
+            self.bias_hh,
+        )

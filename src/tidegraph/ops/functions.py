@@ -1,0 +1,403 @@
+"""The operators as models call them: one name each, the backend chosen by where the tensors are.
+
+On a CPU the fused kernels run; elsewhere, or inside `use_backend("reference")`, the plain version.
+Both give equal results (tested), so the choice is never visible in a model.
+
+Shape legend: S seeds, K slots, R table rows, D table width, F event-feature width, T time-code
+width, W = D + F + T, H heads, U unique nodes, M nodes with mail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tidegraph.batches.prepared import Hop, Mail, Uses
+from tidegraph.errors import SettingError
+from tidegraph.ops import attention_kernels, memory_kernels, reference
+
+_BACKENDS = ("auto", "cpu", "reference")
+_backend = "auto"
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Choose the operators' backend inside a `with` block: "auto", "cpu" or "reference".
+
+    Raises:
+        SettingError: the name is none of these.
+
+    >>> with use_backend("reference"):
+    ...     pass
+    """
+    global _backend
+    if name not in _BACKENDS:
+        raise SettingError(f"unknown operator backend {name!r}: expected one of {_BACKENDS}")
+    previous, _backend = _backend, name
+    try:
+        yield
+    finally:
+        _backend = previous
+
+
+def _fast(tensor: Tensor) -> bool:
+    return _backend != "reference" and tensor.device.type == "cpu"
+
+
+def _partial_rows(count: int, width: int) -> Tensor:
+    blocks = -(-count // attention_kernels.BLOCK)
+    return torch.empty(blocks, width, dtype=torch.float64)
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table_RD: Tensor, index: Tensor, uses: Uses) -> Tensor:
+        ctx.uses, ctx.rows = uses, table_RD.shape[0]
+        return table_RD.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_SD = grads[0].contiguous()
+        out_RD = grad_SD.new_empty(ctx.rows, grad_SD.shape[1])
+        attention_kernels.gather_sum(
+            grad_SD.numpy(),
+            ctx.uses.indptr_R1.numpy(),
+            ctx.uses.position_M.numpy(),
+            out_RD.numpy(),
+        )
+        return out_RD, None, None
+
+
+def gather_rows(table_RD: Tensor, index_S: Tensor, uses: Uses) -> Tensor:
+    """Rows of a table: [S, D] = table[index]; the backward pass sums in a fixed order.
+
+    Args:
+        table_RD: [R, D].
+        index_S: int32 [S], rows of the table.
+        uses: the transpose of `index_S`.
+    """
+    if not _fast(table_RD):
+        return reference.gather_rows(table_RD, index_S, uses)
+    result: Tensor = _GatherRows.apply(table_RD, index_S, uses)
+    return result
+
+
+class _TemporalAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query_HSW: Tensor,
+        table_RD: Tensor,
+        weight_T: Tensor,
+        bias_T: Tensor,
+        hop: Hop,
+        features_EF: Tensor,
+        keep_SKH: Tensor,
+    ) -> Tensor:
+        H, S, _ = query_HSW.shape
+        query_HSW, table_RD = query_HSW.contiguous(), table_RD.contiguous()
+        attention_SKH = query_HSW.new_empty(S, hop.neighbor_SK.shape[1], H)
+        sum_HSW = torch.empty_like(query_HSW)
+        attention_kernels.attention_forward(
+            query_HSW.detach().numpy(),
+            table_RD.detach().numpy(),
+            hop.neighbor_SK.numpy(),
+            hop.event_SK.numpy(),
+            hop.delta_SK.numpy(),
+            hop.count_S.numpy(),
+            features_EF.numpy(),
+            weight_T.detach().numpy(),
+            bias_T.detach().numpy(),
+            keep_SKH.numpy(),
+            attention_SKH.numpy(),
+            sum_HSW.numpy(),
+        )
+        ctx.save_for_backward(query_HSW, table_RD, weight_T, bias_T, attention_SKH)
+        ctx.hop, ctx.features_EF, ctx.keep_SKH = hop, features_EF, keep_SKH
+        return sum_HSW
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        query_HSW, table_RD, weight_T, bias_T, attention_SKH = ctx.saved_tensors
+        hop: Hop = ctx.hop
+        grad_sum_HSW = grads[0].contiguous()
+        S = query_HSW.shape[1]
+        grad_query_HSW = torch.empty_like(query_HSW)
+        grad_score_SKH = torch.empty_like(attention_SKH)
+        grad_weight_BT = _partial_rows(S, len(weight_T))
+        grad_bias_BT = _partial_rows(S, len(weight_T))
+        attention_kernels.attention_backward(
+            query_HSW.numpy(),
+            table_RD.numpy(),
+            hop.neighbor_SK.numpy(),
+            hop.event_SK.numpy(),
+            hop.delta_SK.numpy(),
+            hop.count_S.numpy(),
+            ctx.features_EF.numpy(),
+            weight_T.numpy(),
+            bias_T.numpy(),
+            ctx.keep_SKH.numpy(),
+            attention_SKH.numpy(),
+            grad_sum_HSW.numpy(),
+            grad_query_HSW.numpy(),
+            grad_score_SKH.numpy(),
+            grad_weight_BT.numpy(),
+            grad_bias_BT.numpy(),
+        )
+        grad_table_RD: Tensor | None = None
+        if ctx.needs_input_grad[1]:
+            grad_table_RD = torch.empty_like(table_RD)
+            attention_kernels.attention_backward_table(
+                query_HSW.numpy(),
+                grad_sum_HSW.numpy(),
+                attention_SKH.numpy(),
+                ctx.keep_SKH.numpy(),
+                grad_score_SKH.numpy(),
+                hop.neighbor_uses.indptr_R1.numpy(),
+                hop.neighbor_uses.position_M.numpy(),
+                grad_table_RD.numpy(),
+            )
+        return (
+            grad_query_HSW,
+            grad_table_RD,
+            grad_weight_BT.sum(0).to(weight_T.dtype),
+            grad_bias_BT.sum(0).to(bias_T.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def temporal_attention(
+    query_HSW: Tensor,
+    table_RD: Tensor,
+    hop: Hop,
+    features_EF: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+    keep_SKH: Tensor | None = None,
+) -> Tensor:
+    """Attention over temporal neighbours with folded projections (TGAT eq. 5-7, TGN eq. 9-11).
+
+    With x_i = [table[neighbor_i] ; features[event_i] ; cos(w delta_i + b)] it returns, per head
+    and seed, sum_i a_i x_i with a = softmax_i(query . x_i). The key projection is folded into the
+    query (q . W_k x = W_k^T q . x) and the value projection applied to the sum
+    (sum a_i W_v x_i = W_v sum a_i x_i), so a neighbour costs O(H W) and nothing of size
+    [S, K, W] exists. A seed without neighbours gets zeros.
+
+    Args:
+        query_HSW: [H, S, W] queries, already multiplied by the key projection and 1 / sqrt(d).
+        table_RD: [R, D] rows of the layer below.
+        hop: neighbourhoods, S seeds of K slots.
+        features_EF: [E, F] event features (F may be 0).
+        weight_T, bias_T: time code parameters.
+        keep_SKH: optional [S, K, H] dropout multipliers, applied after the softmax.
+
+    Returns:
+        [H, S, W].
+    """
+    if not _fast(query_HSW):
+        return reference.temporal_attention(
+            query_HSW, table_RD, hop, features_EF, weight_T, bias_T, keep_SKH
+        )
+    if keep_SKH is None:
+        keep_SKH = query_HSW.new_empty(0, 0, 0)
+    result: Tensor = _TemporalAttention.apply(
+        query_HSW, table_RD, weight_T, bias_T, hop, features_EF, keep_SKH
+    )
+    return result
+
+
+def _inputs(
+    memory_UD: Tensor,
+    partner_UD: Tensor,
+    mail: Mail,
+    features_EF: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+) -> Tensor:
+    width = memory_UD.shape[1] + partner_UD.shape[1] + features_EF.shape[1] + len(weight_T)
+    input_MI = memory_UD.new_empty(len(mail.row_M), width)
+    memory_kernels.build_inputs(
+        memory_UD.numpy(),
+        partner_UD.numpy(),
+        mail.row_M.numpy(),
+        mail.indptr_M1.numpy(),
+        mail.event_L.numpy(),
+        mail.delta_L.numpy(),
+        features_EF.numpy(),
+        weight_T.detach().numpy(),
+        bias_T.detach().numpy(),
+        input_MI.numpy(),
+    )
+    return input_MI
+
+
+def _time_gradients(
+    grad_code_MT: Tensor, mail: Mail, weight_T: Tensor, bias_T: Tensor
+) -> tuple[Tensor, Tensor]:
+    grad_weight_BT = _partial_rows(grad_code_MT.shape[0], len(weight_T))
+    grad_bias_BT = _partial_rows(grad_code_MT.shape[0], len(weight_T))
+    memory_kernels.time_gradient(
+        grad_code_MT.numpy(),
+        mail.indptr_M1.numpy(),
+        mail.delta_L.numpy(),
+        weight_T.numpy(),
+        bias_T.numpy(),
+        grad_weight_BT.numpy(),
+        grad_bias_BT.numpy(),
+    )
+    return grad_weight_BT.sum(0).to(weight_T.dtype), grad_bias_BT.sum(0).to(weight_T.dtype)
+
+
+class _GruUpdate(torch.autograd.Function):
+    """The own memory enters a GRU through W_ih and W_hh alike. For the reset and update gates the
+    two are summed into one matrix before the product; only the candidate keeps them apart."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        memory_UD: Tensor,
+        partner_UD: Tensor,
+        mail: Mail,
+        features_EF: Tensor,
+        weight_T: Tensor,
+        bias_T: Tensor,
+        weight_ih: Tensor,
+        weight_hh: Tensor,
+        bias_ih: Tensor,
+        bias_hh: Tensor,
+    ) -> Tensor:
+        D = memory_UD.shape[1]
+        input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
+        merged = weight_ih.detach().clone()
+        merged[: 2 * D, :D] += weight_hh[: 2 * D]
+        bias = bias_ih.detach().clone()
+        bias[: 2 * D] += bias_hh[: 2 * D]
+        gate_MG = torch.addmm(bias, input_MI, merged.t())
+        hidden_MD = torch.addmm(bias_hh[2 * D :], input_MI[:, :D], weight_hh[2 * D :].t())
+        out_UD = memory_UD.clone()
+        memory_kernels.gru_forward(
+            gate_MG.numpy(),
+            hidden_MD.detach().numpy(),
+            memory_UD.numpy(),
+            mail.row_M.numpy(),
+            out_UD.numpy(),
+        )
+        ctx.save_for_backward(memory_UD, weight_T, bias_T, weight_ih, input_MI, gate_MG, hidden_MD)
+        ctx.mail = mail
+        return out_UD
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        memory_UD, weight_T, bias_T, weight_ih, input_MI, gate_MG, hidden_MD = ctx.saved_tensors
+        D, T = memory_UD.shape[1], len(weight_T)
+        grad_gate_MG = torch.empty_like(gate_MG)
+        grad_hidden_MD = torch.empty_like(hidden_MD)
+        memory_kernels.gru_backward(
+            gate_MG.numpy(),
+            hidden_MD.numpy(),
+            memory_UD.numpy(),
+            ctx.mail.row_M.numpy(),
+            grads[0].contiguous().numpy(),
+            grad_gate_MG.numpy(),
+            grad_hidden_MD.numpy(),
+        )
+        grad_ih = grad_gate_MG.t() @ input_MI
+        grad_hh = torch.cat([grad_ih[: 2 * D, :D], grad_hidden_MD.t() @ input_MI[:, :D]])
+        grad_bias_ih = grad_gate_MG.sum(0)
+        grad_bias_hh = torch.cat([grad_bias_ih[: 2 * D], grad_hidden_MD.sum(0)])
+        grad_code_MT = grad_gate_MG @ weight_ih[:, -T:]
+        grad_weight_T, grad_bias_T = _time_gradients(grad_code_MT, ctx.mail, weight_T, bias_T)
+        return (
+            None, None, None, None, grad_weight_T, grad_bias_T,
+            grad_ih, grad_hh, grad_bias_ih, grad_bias_hh,
+        )  # fmt: skip
+
+
+class _RnnUpdate(torch.autograd.Function):
+    """tanh(W_ih x + W_hh m + b): the own memory's two matrices are summed before the product."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        memory_UD: Tensor,
+        partner_UD: Tensor,
+        mail: Mail,
+        features_EF: Tensor,
+        weight_T: Tensor,
+        bias_T: Tensor,
+        weight_ih: Tensor,
+        weight_hh: Tensor,
+        bias_ih: Tensor,
+        bias_hh: Tensor,
+    ) -> Tensor:
+        D = memory_UD.shape[1]
+        input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
+        merged = weight_ih.detach().clone()
+        merged[:, :D] += weight_hh
+        updated_MD = torch.addmm(bias_ih + bias_hh, input_MI, merged.t()).tanh_()
+        ctx.save_for_backward(weight_T, bias_T, weight_ih, input_MI, updated_MD)
+        ctx.mail = mail
+        return memory_UD.index_copy(0, mail.row_M.long(), updated_MD)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        weight_T, bias_T, weight_ih, input_MI, updated_MD = ctx.saved_tensors
+        D, T = updated_MD.shape[1], len(weight_T)
+        grad_MD = grads[0].index_select(0, ctx.mail.row_M) * (1 - updated_MD * updated_MD)
+        grad_ih = grad_MD.t() @ input_MI
+        grad_bias = grad_MD.sum(0)
+        grad_code_MT = grad_MD @ weight_ih[:, -T:]
+        grad_weight_T, grad_bias_T = _time_gradients(grad_code_MT, ctx.mail, weight_T, bias_T)
+        return (
+            None, None, None, None, grad_weight_T, grad_bias_T,
+            grad_ih, grad_ih[:, :D], grad_bias, grad_bias,
+        )  # fmt: skip
+
+
+def memory_update(
+    cell: str,
+    memory_UD: Tensor,
+    partner_UD: Tensor,
+    mail: Mail,
+    features_EF: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor,
+    bias_hh: Tensor,
+) -> Tensor:
+    """Apply pending messages to memory (TGN eq. 1-4); nodes without mail keep their memory.
+
+    The message is [own memory ; partner's memory ; event features ; Phi(mail time - last update)],
+    averaged over the node's mails. Gradients reach the parameters, never the stored memory
+    (truncated backpropagation, as in TGN).
+
+    Args:
+        cell: "gru" or "rnn".
+        memory_UD: [U, D] stored memories, no gradient.
+        partner_UD: [U, D] memory of the partner at mail time (averaged over mails), no gradient.
+        mail: which rows have mail.
+        features_EF: [E, F] event features.
+        weight_T, bias_T: time code parameters.
+        weight_ih: [G, 2 D + F + T], weight_hh: [G, D], bias_ih, bias_hh: [G]; G = 3 D (gru: reset,
+            update, candidate) or D (rnn).
+
+    Returns:
+        [U, D] updated memories.
+    """
+    arguments = (
+        memory_UD, partner_UD, mail, features_EF, weight_T, bias_T,
+        weight_ih, weight_hh, bias_ih, bias_hh,
+    )  # fmt: skip
+    if not _fast(memory_UD) or memory_UD.requires_grad or partner_UD.requires_grad:
+        return reference.memory_update(cell, *arguments)
+    function = _GruUpdate if cell == "gru" else _RnnUpdate
+    result: Tensor = function.apply(*arguments)
+    return result

@@ -1,0 +1,103 @@
+"""The operators in plain PyTorch: the specification every fast version is tested against.
+
+They run on any device and in float64 (for gradient checks), and they materialise everything.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tidegraph.batches.prepared import Hop, Mail, Uses
+
+
+def time_code(delta: Tensor, weight_T: Tensor, bias_T: Tensor) -> Tensor:
+    """Phi(d) = cos(w d + b), argument formed in float64: [..., T] from [...]."""
+    argument = delta.double().unsqueeze(-1) * weight_T.double() + bias_T.double()
+    return torch.cos(argument).to(weight_T.dtype)
+
+
+def gather_rows(table_RD: Tensor, index: Tensor, uses: Uses) -> Tensor:
+    """table[index]; `uses` is the transpose of `index` and not needed here."""
+    return table_RD[index.long()]
+
+
+def temporal_attention(
+    query_HSW: Tensor,
+    table_RD: Tensor,
+    hop: Hop,
+    features_EF: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+    keep_SKH: Tensor | None = None,
+) -> Tensor:
+    """Sum over neighbours of softmax(query . x) x with x = [table row ; event features ; Phi]."""
+    H, S, W = query_HSW.shape
+    K = hop.neighbor_SK.shape[1]
+    used_SK = torch.arange(K, device=query_HSW.device) < hop.count_S.unsqueeze(1)
+    row_SKW = torch.cat(
+        [
+            table_RD[hop.neighbor_SK.long()],
+            features_EF[hop.event_SK.long()].to(table_RD.dtype),
+            time_code(hop.delta_SK, weight_T, bias_T),
+        ],
+        dim=2,
+    )
+    # Padding may hold anything, NaN included: it is replaced, not multiplied by zero.
+    row_SKW = row_SKW.masked_fill(~used_SK.unsqueeze(2), 0.0)
+    score_HSK = torch.einsum("hsw,skw->hsk", query_HSW, row_SKW)
+    score_HSK = score_HSK.masked_fill(~used_SK, float("-inf"))
+    empty_S1 = (hop.count_S == 0).unsqueeze(1)
+    attention_HSK = torch.softmax(score_HSK.masked_fill(empty_S1, 0.0), dim=2)
+    attention_HSK = attention_HSK.masked_fill(~used_SK, 0.0)
+    if keep_SKH is not None:
+        attention_HSK = attention_HSK * keep_SKH.permute(2, 0, 1)
+    return torch.einsum("hsk,skw->hsw", attention_HSK, row_SKW)
+
+
+def memory_inputs(
+    memory_UD: Tensor,
+    partner_UD: Tensor,
+    mail: Mail,
+    features_EF: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+) -> Tensor:
+    """[own memory ; partner's memory ; mean event features ; mean time code] of nodes with mail."""
+    row_M = mail.row_M.long()
+    mails_M = (mail.indptr_M1[1:] - mail.indptr_M1[:-1]).long()
+    owner_L = torch.repeat_interleave(torch.arange(len(row_M), device=row_M.device), mails_M)
+    part_LX = torch.cat(
+        [
+            features_EF[mail.event_L.long()].to(memory_UD.dtype),
+            time_code(mail.delta_L, weight_T, bias_T),
+        ],
+        dim=1,
+    )
+    total_MX = part_LX.new_zeros(len(row_M), part_LX.shape[1]).index_add(0, owner_L, part_LX)
+    return torch.cat(
+        [memory_UD[row_M], partner_UD[row_M], total_MX / mails_M.unsqueeze(1)],
+        dim=1,
+    )
+
+
+def memory_update(
+    cell: str,
+    memory_UD: Tensor,
+    partner_UD: Tensor,
+    mail: Mail,
+    features_EF: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor,
+    bias_hh: Tensor,
+) -> Tensor:
+    """Memory after the pending messages; nodes without mail keep theirs (TGN, section 3.1)."""
+    row_M = mail.row_M.long()
+    input_MI = memory_inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
+    memory_MD = memory_UD[row_M]
+    function = torch.gru_cell if cell == "gru" else torch.rnn_tanh_cell
+    updated_MD = function(input_MI, memory_MD, weight_ih, weight_hh, bias_ih, bias_hh)
+    return memory_UD.index_copy(0, row_M, updated_MD)
