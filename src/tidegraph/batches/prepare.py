@@ -73,13 +73,22 @@ class Preparer:
     dedup: bool = True
     compact: bool = False
 
-    def prepare(self, number: int, negative_BC: np.ndarray, *, epoch: int = 0) -> PreparedBatch:
+    def prepare(
+        self,
+        number: int,
+        negative_BC: np.ndarray,
+        *,
+        epoch: int = 0,
+        as_of: int | None = None,
+    ) -> PreparedBatch:
         """Prepare batch `number` of the plan.
 
         Args:
             number: batch number; the batch will read state version `number`.
             negative_BC: int32 [B, C], nodes to score beside the true targets (C may be 0).
             epoch: for random streams.
+            as_of: freeze history at the start of this earlier batch: neighbours, mail and state
+                version are its, and the batch writes nothing.
 
         Raises:
             SettingError: `negative_BC` has another number of rows than the batch has events.
@@ -90,30 +99,74 @@ class Preparer:
                 f"negatives of shape {negative_BC.shape} for batch {number} of {len(event_B)} "
                 "events: expected one row per event"
             )
-        B, C = negative_BC.shape
-        source_B, target_B = self.events.source[event_B], self.events.target[event_B]
-        roots = self._roots(event_B, source_B, target_B, negative_BC)
-        seeds, root_R = self._unique(roots)
+        history_number = number if as_of is None else as_of
+        limit: int | None = int(self.plan.first_event_B[history_number])
+        if as_of is None and self.history.visibility == "event":
+            limit = None
+        return self._assemble(
+            _Request(
+                source_B=self.events.source[event_B],
+                target_B=self.events.target[event_B],
+                negative_BC=negative_BC,
+                time_B=self.events.time[event_B],
+                event_B=event_B,
+                number=number,
+                version=history_number,
+                mail_before=int(self.plan.first_event_B[history_number]),
+                neighbors_before=limit,
+                bound_B=event_B if self.history.inclusive and limit is None else None,
+                inclusive=self.history.inclusive,
+                writes=as_of is None and self.history.memory,
+                epoch=epoch,
+            )
+        )
+
+    def prepare_query(
+        self, source_B: np.ndarray, candidate_BC: np.ndarray, time_B: np.ndarray
+    ) -> PreparedBatch:
+        """Prepare pairs that are not events: what would happen after everything streamed so far.
+
+        All streamed events are visible, those at exactly the query time included. The batch reads
+        the version after the plan's last batch and writes nothing.
+
+        Args:
+            source_B: int32 [B].
+            candidate_BC: int32 [B, C] with C >= 1; the first is in the place of the true target.
+            time_B: [B], in the stream's time type.
+        """
+        return self._assemble(
+            _Request(
+                source_B=source_B,
+                target_B=candidate_BC[:, 0],
+                negative_BC=candidate_BC[:, 1:],
+                time_B=time_B,
+                event_B=np.full(len(source_B), -1, np.int64),
+                number=len(self.plan),
+                version=len(self.plan),
+                mail_before=self.index.num_events,
+                neighbors_before=None,
+                bound_B=np.full(len(source_B), self.index.num_events, np.int64),
+                inclusive=True,
+                writes=False,
+                epoch=0,
+            )
+        )
+
+    def _assemble(self, request: _Request) -> PreparedBatch:
+        source_B, target_B = request.source_B, request.target_B
+        B, C = request.negative_BC.shape
+        seeds, root_R = self._unique(request.seeds())
         seed_count = len(seeds.node)
 
         hops: list[_HopArrays] = []
         fanouts = self.history.neighbors
         for depth, fanout in enumerate(fanouts):
-            neighbors = self._sample(seeds, fanout, number, depth, epoch)
+            neighbors = self._sample(seeds, fanout, request, depth)
             if depth + 1 < len(fanouts):
-                below = _Seeds(
-                    np.concatenate([seeds.node, neighbors.neighbor_SK.reshape(-1)]),
-                    np.concatenate([seeds.time, neighbors.time_SK.reshape(-1)]),
-                    None
-                    if seeds.bound is None
-                    else np.concatenate(
-                        [seeds.bound, neighbors.event_SK.reshape(-1).astype(np.int64)]
-                    ),
-                )
-                next_seeds, row_X = self._unique(below)
+                next_seeds, row_X = self._unique(seeds.with_neighbors(neighbors))
                 hops.append(_HopArrays(neighbors, row_X, len(next_seeds.node)))
                 seeds = next_seeds
-        # The innermost table is the unique nodes: the batch's endpoints, the seeds, their neighbours.
+        # The innermost table is the unique nodes: endpoints, seeds and neighbours.
         parts = [source_B, target_B, seeds.node]
         if fanouts:
             parts.append(neighbors.neighbor_SK.reshape(-1))
@@ -127,40 +180,24 @@ class Preparer:
         hops.reverse()
 
         event_parts = [hop.neighbors.event_SK for hop in hops]
-        mail, writes = None, None
-        if self.history.memory:
-            mail = self._mail(node_U, number)
+        mail = self._mail(node_U, request) if self.history.memory else None
+        if mail is not None:
             event_parts.append(mail.event)
-            writes = self._writes(row_X[:B], row_X[B : 2 * B], node_U)
         features, event_rows = self._event_features(event_parts)
         return PreparedBatch(
-            number=number,
-            version=number,
-            key=make_key(self.seed, Purpose.DROPOUT, epoch, number),
-            event_B=torch.from_numpy(event_B),
+            number=request.number,
+            version=request.version,
+            key=make_key(self.seed, Purpose.DROPOUT, request.epoch, request.number),
+            event_B=torch.from_numpy(request.event_B),
             root_R=torch.from_numpy(root_R),
             root_uses=_transpose(root_R, seed_count),
             candidates=C,
             node_U=torch.from_numpy(node_U),
             hops=tuple(hop.build(rows) for hop, rows in zip(hops, event_rows, strict=False)),
             mail=None if mail is None else mail.build(event_rows[-1]),
-            writes=writes,
+            writes=self._writes(row_X[:B], row_X[B : 2 * B], node_U) if request.writes else None,
             features=features,
             node_features=self.node_features.rows(node_U) if self.node_features.width else None,
-        )
-
-    def _roots(
-        self, event_B: np.ndarray, source_B: np.ndarray, target_B: np.ndarray, negative_BC: Any
-    ) -> _Seeds:
-        time_B = self.events.time[event_B]
-        C = negative_BC.shape[1]
-        bound = None
-        if self.history.inclusive and self.history.visibility == "event":
-            bound = np.concatenate([event_B, event_B, np.repeat(event_B, C)])
-        return _Seeds(
-            np.concatenate([source_B, target_B, negative_BC.reshape(-1)]).astype(np.int32),
-            np.concatenate([time_B, time_B, np.repeat(time_B, C)]),
-            bound,
         )
 
     def _unique(self, seeds: _Seeds) -> tuple[_Seeds, np.ndarray]:
@@ -174,11 +211,11 @@ class Preparer:
         first, number = _unique(seeds.node, seeds.time.view(np.int64), bound)
         return seeds.take(first), number
 
-    def _sample(self, seeds: _Seeds, fanout: int, number: int, depth: int, epoch: int) -> Neighbors:
+    def _sample(self, seeds: _Seeds, fanout: int, request: _Request, depth: int) -> Neighbors:
         history = self.history
         before_event: Any = seeds.bound
-        if before_event is None and history.visibility == "batch":
-            before_event = int(self.plan.first_event_B[number])
+        if before_event is None:
+            before_event = request.neighbors_before
         uniform = history.strategy == "uniform"
         return self.index.sample(
             seeds.node,
@@ -186,21 +223,21 @@ class Preparer:
             fanout,
             strategy=history.strategy,
             window=history.window,
-            inclusive=history.inclusive,
+            inclusive=request.inclusive,
             before_event=before_event,
-            key=make_key(self.seed, Purpose.NEIGHBOR, epoch, depth) if uniform else 0,
+            key=make_key(self.seed, Purpose.NEIGHBOR, request.epoch, depth) if uniform else 0,
             # Random numbers belong to (node, time), not to the place in the batch: deduplication
             # and batch size must not change a sample.
             slot_S=seeds.slots() if uniform else None,
         )
 
-    def _mail(self, node_U: np.ndarray, number: int) -> _MailArrays:
-        index, start = self.index, int(self.plan.first_event_B[number])
+    def _mail(self, node_U: np.ndarray, request: _Request) -> _MailArrays:
+        index = self.index
         begin_U, end_U = np.empty(len(node_U), np.int64), np.empty(len(node_U), np.int64)
         # Only borders of batches before this one matter, and later ones may not exist yet.
         kernels.find_mail(
-            node_U, index.indptr_N1, index.entries, start,
-            self.plan.first_event_B[: number + 1], begin_U, end_U,
+            node_U, index.indptr_N1, index.entries, request.mail_before,
+            self.plan.first_event_B[: request.version + 1], begin_U, end_U,
         )  # fmt: skip
         only_last = self.history.message == "last"
         most = len(node_U) if only_last else int((end_U - begin_U).sum())
@@ -244,6 +281,42 @@ _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
+class _Request:
+    """What one batch asks of history.
+
+    `neighbors_before`: only events with a smaller id are neighbours (None: time alone decides).
+    `bound_B`: each root sees only events with a smaller id than its own bound (inclusive history).
+    """
+
+    source_B: np.ndarray
+    target_B: np.ndarray
+    negative_BC: np.ndarray
+    time_B: np.ndarray
+    event_B: np.ndarray
+    number: int
+    version: int
+    mail_before: int
+    neighbors_before: int | None
+    bound_B: np.ndarray | None
+    inclusive: bool
+    writes: bool
+    epoch: int
+
+    def seeds(self) -> _Seeds:
+        C = self.negative_BC.shape[1]
+
+        def per_root(value_B: np.ndarray) -> np.ndarray:
+            return np.concatenate([value_B, value_B, np.repeat(value_B, C)])
+
+        node_R = np.concatenate([self.source_B, self.target_B, self.negative_BC.reshape(-1)])
+        return _Seeds(
+            node_R.astype(np.int32, copy=False),
+            per_root(self.time_B),
+            None if self.bound_B is None else per_root(self.bound_B),
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class _Seeds:
     """(node, query time, event bound) triples; `bound` None where none applies."""
 
@@ -254,6 +327,18 @@ class _Seeds:
     def take(self, index: np.ndarray) -> _Seeds:
         bound = None if self.bound is None else self.bound[index]
         return _Seeds(self.node[index], self.time[index], bound)
+
+    def with_neighbors(self, neighbors: Neighbors) -> _Seeds:
+        """These seeds, then every slot as a seed of its own: its node at its event's time."""
+        bound = self.bound
+        if bound is not None:
+            event_X = neighbors.event_SK.reshape(-1).astype(np.int64)
+            bound = np.concatenate([bound, event_X])
+        return _Seeds(
+            np.concatenate([self.node, neighbors.neighbor_SK.reshape(-1)]),
+            np.concatenate([self.time, neighbors.time_SK.reshape(-1)]),
+            bound,
+        )
 
     def slots(self) -> np.ndarray:
         """A number for each seed that depends on its node and time alone."""

@@ -84,10 +84,8 @@ class TGN(TemporalModel):
         self.time_code = TimeCode(time)
         self.memory_cell = MemoryCell(cell, memory, features, time)
         self.attention = nn.ModuleList(
-            AttentionLayer(
-                memory if depth == 0 else embedding, features, time, embedding, heads, dropout
-            )
-            for depth in range(layers)
+            AttentionLayer(width, features, time, embedding, heads, dropout)
+            for width in (memory, embedding)[:layers]
         )
         self.node_projection = (
             nn.Linear(schema.node_features, memory, bias=False) if schema.node_features else None

@@ -202,7 +202,7 @@ def attention_backward(  # type: ignore[no-untyped-def]
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, grad_sum_HSW,
     grad_query_HSW, grad_score_SKH, grad_weight_BT, grad_bias_BT,
 ):  # fmt: skip
-    """Gradients by seed: query, scores, and the time code's parameters (one float64 row a block)."""
+    """Gradients by seed: query, scores; and of the time code, one float64 row a block."""
     S = count_S.shape[0]
     blocks = (S + BLOCK - 1) // BLOCK
     for block in numba.prange(blocks):

@@ -27,7 +27,7 @@ _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _round(typing_context, x):  # type: ignore[no-untyped-def]
     """`llvm.rint`: round half to even, one SIMD instruction."""
 
@@ -38,7 +38,7 @@ def _round(typing_context, x):  # type: ignore[no-untyped-def]
     return x(x), codegen
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _float_from_bits(typing_context, bits):  # type: ignore[no-untyped-def]
     """Reinterpret an int32 as a float32."""
 
@@ -51,7 +51,7 @@ def _float_from_bits(typing_context, bits):  # type: ignore[no-untyped-def]
 @kernel(contract=True, inline=True)
 def cosine(x):  # type: ignore[no-untyped-def]
     """cos(x) for a float64 `x` with |x| < 1e9; absolute error below 1e-7."""
-    n = _round(x * _INVERSE_PI)
+    n: Any = _round(x * _INVERSE_PI)
     r = (x - n * _PI_HIGH) - n * _PI_LOW
     half = n * 0.5
     sign = 1.0 - 4.0 * abs(half - _round(half))
@@ -70,7 +70,7 @@ def cosine(x):  # type: ignore[no-untyped-def]
 @kernel(contract=True, inline=True)
 def sine(x):  # type: ignore[no-untyped-def]
     """sin(x) for a float64 `x` with |x| < 1e9; absolute error below 1e-7."""
-    n = _round(x * _INVERSE_PI)
+    n: Any = _round(x * _INVERSE_PI)
     r = (x - n * _PI_HIGH) - n * _PI_LOW
     half = n * 0.5
     sign = 1.0 - 4.0 * abs(half - _round(half))
@@ -90,7 +90,7 @@ def sine(x):  # type: ignore[no-untyped-def]
 def exponential32(x):  # type: ignore[no-untyped-def]
     """exp(x) for a float32 `x`, clamped to [-87, 88]; relative error below 2e-7."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
-    k = _round(x * _LOG2_E)
+    k: Any = _round(x * _LOG2_E)
     f = (x - k * _LN2_HIGH) - k * _LN2_LOW
     p = np.float32(1.9875691500e-4)
     p = p * f + np.float32(1.3981999507e-3)

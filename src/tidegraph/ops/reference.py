@@ -32,7 +32,6 @@ def temporal_attention(
     keep_SKH: Tensor | None = None,
 ) -> Tensor:
     """Sum over neighbours of softmax(query . x) x with x = [table row ; event features ; Phi]."""
-    H, S, W = query_HSW.shape
     K = hop.neighbor_SK.shape[1]
     used_SK = torch.arange(K, device=query_HSW.device) < hop.count_S.unsqueeze(1)
     row_SKW = torch.cat(
