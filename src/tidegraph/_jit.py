@@ -2,8 +2,8 @@
 
 Numba kernels are cached on disk per machine. The cache lives outside the package (which may be
 read-only): `NUMBA_CACHE_DIR` when set, else the user's cache directory, else a temporary one. The
-directory name carries a fingerprint of the package's sources, so an edited kernel (or one inlined
-into another file) is never served stale.
+directory name carries a fingerprint of the files that hold kernels, so an edited kernel (or one
+inlined into another file) is never served stale.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ import numba  # isort: skip
 _PACKAGE = Path(__file__).resolve().parent
 
 
-def _source_fingerprint() -> str:
+def _kernel_fingerprint() -> str:
+    """Digest of the files that hold kernels: one kernel may be inlined into another file's."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
-        stat = path.stat()
-        digest.update(f"{path.relative_to(_PACKAGE)}:{stat.st_size}:{stat.st_mtime_ns}".encode())
+        source = path.read_bytes()
+        if b"import kernel" in source:
+            digest.update(path.name.encode() + source)
     return digest.hexdigest()[:16]
 
 
@@ -49,7 +51,7 @@ def _choose_cache_directory() -> Path:
         Path(tempfile.gettempdir()) / "tidegraph-kernels",
     ]
     for candidate in candidates:
-        directory = candidate / f"numba-{numba.__version__}-{_source_fingerprint()}"
+        directory = candidate / f"numba-{numba.__version__}-{_kernel_fingerprint()}"
         if _writable(directory):
             return directory
     return Path(tempfile.mkdtemp(prefix="tidegraph-kernels-"))
