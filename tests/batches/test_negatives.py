@@ -430,7 +430,7 @@ def test_combinations_that_cannot_be():
         NegativeSampler(events, NegativeSettings(pool="all"))
     with pytest.raises(SettingError, match="empty"):
         NegativeSampler(events, nodes=np.zeros(0, np.int32))
-    with pytest.raises(SettingError, match="0..9"):
+    with pytest.raises(SettingError, match=r"0\.\.9"):
         NegativeSampler(events, nodes=[3, 10])
     with pytest.raises(SettingError, match="draw_edges belongs to"):
         NegativeSampler(events).draw_edges(0, 5)
