@@ -1,0 +1,330 @@
+"""Every kind of table as one thing that SQL can read: files, databases, queries, frames, arrays.
+
+Text formats (CSV, JSON lines) are read as text, so that ids keep their leading zeros and big
+integers every digit; types are decided later, from all the values. Rows keep the order of the
+input.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidegraph.errors import InputError, SettingError
+from tidegraph.events.frames import as_arrow
+from tidegraph.events.sql import literal, quoted, rows, run
+
+FORMATS = ("csv", "tsv", "parquet", "jsonl", "duckdb")
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".txt": "csv",
+    ".data": "csv",
+    ".edges": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".duckdb": "duckdb",
+    ".db": "duckdb",
+}
+_DELIMITERS = (",", "\t", ";", "|", " ")
+_SAMPLE_LINES = 50
+_POSITION_NAME = re.compile(r"c(\d+)$")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that DuckDB can scan.
+
+    Attributes:
+        name: file or kind, for messages.
+        sql: what stands after FROM.
+        columns: names in order.
+        types: the DuckDB type that each column has, or seems to have where `text` is true.
+        text: all columns arrive as text.
+        trim: blanks around values are not part of them.
+        integers: columns of mixed types -> the values that were integers there.
+        units: time columns that arrive as integers -> their unit.
+    """
+
+    name: str
+    sql: str
+    columns: tuple[str, ...]
+    types: Mapping[str, str]
+    text: bool = False
+    trim: bool = False
+    integers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the user said that the table is to be read; None is to be found out."""
+
+    format: str | None = None
+    header: bool | None = None
+    delimiter: str | None = None
+    table: str | None = None
+    query: str | None = None
+
+
+def open_table(
+    connection: Any,
+    data: Any,
+    options: Options,
+    wanted: Sequence[str | int],
+    alias: str = "frame",
+) -> Table:
+    """Make `data` readable through `connection`.
+
+    Args:
+        connection: a DuckDB connection.
+        data: path, frame, mapping of arrays, or None with a query.
+        options: how to read.
+        wanted: columns that the user named; they tell whether a file has a header.
+        alias: name under which a frame is registered.
+
+    Raises:
+        InputError: not found, not a known format, unreadable.
+    """
+    if data is None:
+        if options.query is None:
+            raise SettingError("nothing to read: give a file, a frame, or query= with SQL")
+        return _from_query(connection, "query", options.query)
+    if not isinstance(data, (str, Path)):
+        table = _from_frame(connection, data, alias)
+    else:
+        path = Path(data)
+        kind = _format_of(path, options)
+        if kind == "duckdb":
+            return _from_database(connection, path, options)
+        if options.table is not None:
+            raise SettingError(f"{path.name}: table= is for database files; this is {kind}")
+        if kind == "parquet":
+            table = _scanned(connection, path.name, f"read_parquet({literal(str(path))})")
+        elif kind == "jsonl":
+            table = _from_json(connection, path)
+        else:
+            table = _from_csv(connection, path, kind, options, wanted)
+    if options.query is None:
+        return table
+    run(connection, f"CREATE VIEW data AS SELECT * FROM {table.sql}")
+    return _from_query(connection, table.name, options.query)
+
+
+def _format_of(path: Path, options: Options) -> str:
+    if not path.exists():
+        near = ""
+        if path.parent.is_dir():
+            import difflib
+
+            names = [entry.name for entry in path.parent.iterdir()]
+            close = difflib.get_close_matches(path.name, names, n=1)
+            near = f" Did you mean {path.parent / close[0]}?" if close else ""
+        raise InputError(f"{path}: no such file.{near}")
+    if path.is_dir():
+        raise InputError(
+            f"{path}: is a directory; expected a file. Stored events are opened with open_events"
+        )
+    if options.format is not None:
+        if options.format not in FORMATS:
+            raise SettingError(
+                f"format is {options.format!r}; expected one of {', '.join(FORMATS)}"
+            )
+        return options.format
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in (".gz", ".zst"):
+        suffixes.pop()
+    kind = _SUFFIXES.get(suffixes[-1]) if suffixes else None
+    if kind is None:
+        raise InputError(
+            f"{path}: unknown file format {path.suffix!r}; expected one of "
+            f"{', '.join(sorted(_SUFFIXES))} (or .gz of these), or say which with "
+            f"format= ({', '.join(FORMATS)})"
+        )
+    return kind
+
+
+def _describe(connection: Any, sql: str) -> dict[str, str]:
+    return {row[0]: row[1] for row in rows(connection, f"DESCRIBE SELECT * FROM {sql}")}
+
+
+def _scanned(connection: Any, name: str, sql: str) -> Table:
+    types = _describe(connection, sql)
+    return Table(name, sql, tuple(types), types)
+
+
+def _from_query(connection: Any, name: str, query: str) -> Table:
+    return _scanned(connection, name, f"({query.strip().rstrip(';')})")
+
+
+def _from_frame(connection: Any, data: Any, alias: str) -> Table:
+    frame = as_arrow(data)
+    connection.register(alias, frame.table)
+    types = _describe(connection, alias)
+    return Table(frame.name, alias, tuple(types), types, integers=frame.integers, units=frame.units)
+
+
+def _from_database(connection: Any, path: Path, options: Options) -> Table:
+    with open(path, "rb") as file:
+        if file.read(16).startswith(b"SQLite format 3"):
+            raise InputError(
+                f"{path}: is an SQLite database; expected a DuckDB database. "
+                "Export the table to CSV or Parquet"
+            )
+    run(connection, f"ATTACH {literal(str(path))} AS given (READ_ONLY)")
+    if options.query is not None:
+        run(connection, "SET search_path = 'work.main,given.main'")
+        name = f"{path.name} (query)"
+        types = _describe(connection, f"({options.query.strip().rstrip(';')})")
+        sql = f"({options.query.strip().rstrip(';')})"
+        return Table(name, sql, tuple(types), types)
+    found = rows(
+        connection,
+        "SELECT schema_name || '.' || table_name, table_name FROM duckdb_tables() "
+        "WHERE database_name = 'given' UNION ALL SELECT schema_name || '.' || view_name, view_name "
+        "FROM duckdb_views() WHERE database_name = 'given' AND NOT internal ORDER BY 1",
+    )
+    names = [name for pair in found for name in pair]
+    listed = ", ".join(pair[1] for pair in found) or "none"
+    table = options.table
+    if table is None:
+        if len(found) != 1:
+            raise InputError(f"{path}: say which table with table=; tables there: {listed}")
+        table = found[0][0]
+    elif table not in names:
+        raise InputError(f"{path}: no table {table!r}; tables there: {listed}")
+    dotted = ".".join(quoted(part) for part in table.split("."))
+    return _scanned(connection, f"{path.name}:{table}", f"given.{dotted}")
+
+
+def _from_json(connection: Any, path: Path) -> Table:
+    source = literal(str(path))
+    types = _describe(connection, f"read_json({source}, format='newline_delimited')")
+    if not types or list(types) == ["json"]:
+        raise InputError(f"{path}: no JSON objects found; expected one object a line")
+    # Read as text: inferred types would round big integers and cut nanoseconds.
+    columns = ", ".join(
+        f"{literal(name)}: {literal(kind if kind.endswith(']') else 'VARCHAR')}"
+        for name, kind in types.items()
+    )
+    sql = f"read_json({source}, format='newline_delimited', columns={{{columns}}})"
+    return Table(path.name, sql, tuple(types), types, text=True)
+
+
+def _from_csv(
+    connection: Any, path: Path, kind: str, options: Options, wanted: Sequence[str | int]
+) -> Table:
+    lines = _first_lines(path)
+    skipped = 0
+    while skipped < len(lines) and lines[skipped][:1] in ("#", "%"):
+        skipped += 1
+    lines = [line for line in lines[skipped:] if line.strip()]
+    if not lines:
+        raise InputError(f"{path}: is empty; expected a table of events")
+    delimiter = options.delimiter or ("\t" if kind == "tsv" else _delimiter_of(lines))
+    records = list(csv.reader(lines, delimiter=delimiter))
+    has_header = options.header
+    if has_header is None:
+        has_header = _has_header(records, wanted)
+    names = _unique_names(records[0]) if has_header else [f"c{i}" for i in range(len(records[0]))]
+    if has_header and len(lines) < 2:
+        raise InputError(f"{path}: has a header and no rows; expected at least one event")
+    columns = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in names)
+    sql = (
+        f"read_csv({literal(str(path))}, auto_detect=false, header={str(has_header).lower()}, "
+        f"delim={literal(delimiter)}, quote='\"', escape='\"', skip={skipped}, "
+        f"columns={{{columns}}}{_compression(path)})"
+    )
+    types = _seeming_types(names, records[1:] if has_header else records)
+    return Table(path.name, sql, tuple(names), types, text=True, trim=True)
+
+
+def _compression(path: Path) -> str:
+    with open(path, "rb") as file:
+        magic = file.read(4)
+    if magic[:2] == b"\x1f\x8b":
+        return ", compression='gzip'"
+    return ", compression='zstd'" if magic == b"\x28\xb5\x2f\xfd" else ""
+
+
+def _first_lines(path: Path) -> list[str]:
+    packed = _compression(path)
+    if not packed and path.suffix in (".gz", ".zst"):
+        if path.stat().st_size == 0:
+            raise InputError(f"{path}: is empty; expected a table of events")
+        raise InputError(f"{path}: is named {path.suffix} but is not compressed so; rename it")
+    try:
+        if "zstd" in packed:
+            import pyarrow as pa
+
+            opened: Any = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
+            text: str = opened.read(1 << 16).decode("utf-8-sig", "replace")
+        else:
+            with gzip.open(path) if packed else open(path, "rb") as file:
+                text = file.read(1 << 16).decode("utf-8-sig", "replace")
+    except (OSError, EOFError) as error:
+        raise InputError(
+            f"{path}: cannot be unpacked ({error}); it is damaged or truncated, fetch it again"
+        ) from None
+    lines = text.splitlines()
+    cut = len(text) >= 60000 and len(lines) > 1  # the last line may be cut
+    return (lines[:-1] if cut else lines)[:_SAMPLE_LINES]
+
+
+def _delimiter_of(lines: list[str]) -> str:
+    for delimiter in _DELIMITERS:
+        widths = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
+        if len(widths) == 1 and min(widths) > 2:
+            return delimiter
+    for delimiter in _DELIMITERS:
+        if len(next(csv.reader(lines[:1], delimiter=delimiter))) > 2:
+            return delimiter
+    return ","
+
+
+def _has_header(records: list[list[str]], wanted: Sequence[str | int]) -> bool:
+    """Whether the first row names the columns: it holds a wanted name, or no number at all."""
+    names = {name for name in wanted if isinstance(name, str)}
+    first = {value.strip() for value in records[0]}
+    if names & first:
+        return True
+    if names and all(_POSITION_NAME.match(name) for name in names):
+        return False
+    return not any(_is_number(value) for value in records[0])
+
+
+def _unique_names(fields: list[str]) -> list[str]:
+    names: list[str] = []
+    for position, value in enumerate(fields):
+        name = value.strip() or f"c{position}"
+        while name.lower() in (other.lower() for other in names):
+            name += "_"
+        names.append(name)
+    return names
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _seeming_types(names: list[str], records: list[list[str]]) -> dict[str, str]:
+    types = {}
+    for position, name in enumerate(names):
+        values = [row[position].strip() for row in records if position < len(row)]
+        filled = [value for value in values if value]
+        numeric = bool(filled) and all(_is_number(value) for value in filled)
+        types[name] = "DOUBLE" if numeric else "VARCHAR"
+    return types

@@ -1,0 +1,47 @@
+"""Short forms for running SQL: every result is fetched to its end, or streamed in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def quoted(name: str) -> str:
+    """A column or table name in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text value in SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def rows(connection: Any, sql: str) -> list[tuple[Any, ...]]:
+    """All rows of a result."""
+    # A result that is left unread keeps the connection busy.
+    return list(connection.execute(sql).fetchall())
+
+
+def run(connection: Any, sql: str) -> None:
+    """A statement whose result is of no interest."""
+    rows(connection, sql)
+
+
+def one(connection: Any, sql: str) -> Any:
+    """The first value of the first row."""
+    return rows(connection, sql)[0][0]
+
+
+def first_row(connection: Any, condition: str, table: str = "staged") -> int | None:
+    """The first row (0-based) of a staged table where `condition` holds."""
+    row = one(connection, f"SELECT min(rowid) FROM {table} WHERE {condition}")
+    return None if row is None else int(row)
+
+
+def stream(connection: Any, sql: str, batch_rows: int) -> Iterator[Any]:
+    """Arrow batches of a query's result, without holding the result in memory."""
+    relation = connection.sql(sql)
+    if hasattr(relation, "to_arrow_reader"):
+        yield from relation.to_arrow_reader(batch_rows)
+    else:
+        yield from relation.fetch_arrow_reader(batch_rows)
