@@ -226,7 +226,16 @@ def _read_enron(path: Path) -> Events:
 
     if path.suffix == ".gz":
         _check_gzip(path)
-    return read_table(path, source="u", target="i", time="ts", bipartite=False, time_unit="s")
+    return read_table(
+        path,
+        # Whole seconds, written as 0.0: kept as integers.
+        query="SELECT u, i, CAST(ts AS BIGINT) AS ts FROM data",
+        source="u",
+        target="i",
+        time="ts",
+        bipartite=False,
+        time_unit="s",
+    )
 
 
 def _check_gzip(path: Path) -> None:
