@@ -403,11 +403,8 @@ def _draw_past_edges(
     sampler: NegativeSampler, pairs: PairTable, key: np.uint64, start: int, stop: int, count: int
 ) -> NegativeEdges:
     absent = sampler._absent_pairs(np.arange(start, stop)) if stop > start else np.zeros(0, int)
-    first_P = pairs.first_P[pairs.by_first_P]
-    low, high = np.searchsorted(first_P, [sampler.train_stop, start])
-    place_P = np.empty(len(first_P), np.int64)
-    place_P[pairs.by_first_P] = np.arange(len(first_P))
-    skipped = np.sort(place_P[absent]) - low
+    low, high = np.searchsorted(pairs.ordered_first_P, [sampler.train_stop, start])
+    skipped = np.sort(pairs.place_P[absent]) - low
     skipped = skipped[(skipped >= 0) & (skipped < high - low)]
     needed = (stop - start) * count
     legal = max(int(high - low), 0) - len(skipped)
@@ -433,7 +430,7 @@ def _random_edges(
     """`missing` edges of any source to any destination, none of them in the batch."""
     if missing == 0:
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
-    source = np.unique(pairs.source_P)
+    source = pairs.sources
     width = len(sampler.pool_L)
     rank = sampler._rank_N[pairs.target_P[absent]].astype(np.int64)
     taken = np.searchsorted(source, pairs.source_P[absent]) * width + rank
