@@ -328,29 +328,40 @@ def test_content_without_a_known_checksum_is_noted(tmp_path: Path) -> None:
 # ---- the publisher's layout of wikipedia, with its features
 
 
-def test_wikipedia_in_the_publishers_layout(tmp_path: Path) -> None:
-    # The file of the publisher has one header name for 172 features, numbers its items from 0
-    # again and writes times as 36.0. It is rebuilt from the four columns, with features of ours.
-    rows = np.loadtxt(real_file("wikipedia"), delimiter=",", skiprows=1, dtype=np.int64)
-    path = tmp_path / "wikipedia.csv"
-    with path.open("w") as file:
-        file.write("user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n")
-        zeros = ",0" * 170
-        for event, (user, item, moment, label) in enumerate(rows.tolist()):
-            file.write(f"{user},{item - 8227},{moment}.0,{label},{event}.5,-0.25{zeros}\n")
-    events = load_dataset("wikipedia", data_dir=tmp_path, cache_dir=tmp_path / "cache")
-    plain = load_dataset("wikipedia", data_dir=DATA, cache_dir=tmp_path / "cache2")
+def test_wikipedia_in_the_publishers_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The publisher's file has one header name for 172 features, numbers its items from 0 again and
+    # writes times as 36.0. Both files below hold:
+    #
+    #   user 0 --0--> page A     user 1 --36--> page B     user 2 --36, banned--> page B
+    publishers, plain = tmp_path / "publisher", tmp_path / "plain"
+    publishers.mkdir()
+    plain.mkdir()
+    zeros = ",0.0" * 170
+    (publishers / "wikipedia.csv").write_text(
+        "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"
+        f"0,0,0.0,0,0.5,-0.25{zeros}\n1,1,36.0,0,1.5,-0.25{zeros}\n2,1,36.0,1,2.5,-0.25{zeros}\n"
+    )
+    (plain / "wikipedia.csv").write_text("u,i,ts,label\n0,3,0,0\n1,4,36,0\n2,4,36,1\n")
+    entry = replace(catalog._PUBLISHED["wikipedia"], events=3, nodes=5)
+    monkeypatch.setitem(catalog._PUBLISHED, "wikipedia", entry)
+
+    events = load_dataset("wikipedia", data_dir=publishers, cache_dir=tmp_path / "cache")
+    other = load_dataset("wikipedia", data_dir=plain, cache_dir=tmp_path / "cache")
     assert events.features is not None
-    assert events.features.shape == (157_474, 172)
-    assert np.array_equal(events.features[:, 0], events.row.astype(np.float32) + 0.5)
-    assert (events.features[:, 1] == -0.25).all()
-    assert np.array_equal(events.source, plain.source)
-    assert np.array_equal(events.target, plain.target)
-    assert np.array_equal(events.time, plain.time)
-    assert events.label is not None
-    assert plain.label is not None
-    assert np.array_equal(events.label, plain.label)
-    assert not any("checksum" in note for note in events.report.notes)
+    assert events.features.shape == (3, 172)
+    assert events.features[:, 0].tolist() == [0.5, 1.5, 2.5]
+    assert events.features[:, 1].tolist() == [-0.25] * 3
+    for loaded in (events, other):
+        assert loaded.source.tolist() == [0, 1, 2]
+        assert loaded.target.tolist() == [3, 4, 4]
+        assert loaded.time.tolist() == [0, 36, 36]
+        assert loaded.time.dtype == np.int64
+        assert loaded.label is not None
+        assert loaded.label.tolist() == [0, 0, 1]
+        assert loaded.schema.num_sources == 3
+    assert published.content_digest(events) == published.content_digest(other)
 
 
 def test_a_publishers_row_that_is_cut_is_refused(tmp_path: Path) -> None:
