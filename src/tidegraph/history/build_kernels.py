@@ -99,3 +99,57 @@ def write_entries(  # type: ignore[no-untyped-def]
             source_E, target_E, time_E, keep_Z, total * c // chunks, total * (c + 1) // chunks,
             directed, offset, cursor_CN[c], entries,
         )  # fmt: skip
+
+
+@kernel()
+def first_unsorted(indptr_N1, entries, num_events, first, last):  # type: ignore[no-untyped-def]
+    """The first entry of nodes `first..last-1` that is out of order or of range, or M."""
+    num_nodes = len(indptr_N1) - 1
+    for n in range(first, last):
+        for m in range(indptr_N1[n], indptr_N1[n + 1]):
+            entry = entries[m]
+            good = (entry.event >= 0) & (entry.event < num_events)
+            good &= (entry.neighbor >= 0) & (entry.neighbor < num_nodes)
+            if m > indptr_N1[n]:
+                previous = entries[m - 1]
+                good &= (previous.time <= entry.time) & (previous.event < entry.event)
+            if not good:
+                return m
+    return len(entries)
+
+
+@kernel(parallel=True)
+def check_entries(indptr_N1, entries, num_events, blocks):  # type: ignore[no-untyped-def]
+    """`first_unsorted` of all nodes, blocks of nodes side by side."""
+    num_nodes = len(indptr_N1) - 1
+    bad = len(entries)
+    for b in numba.prange(blocks):
+        found = first_unsorted(
+            indptr_N1, entries, num_events, num_nodes * b // blocks, num_nodes * (b + 1) // blocks
+        )
+        bad = min(bad, found)
+    return bad
+
+
+@kernel()
+def join_nodes(indptr_N1, entries, old_N1, old, new_N1, new, first, last):  # type: ignore[no-untyped-def]
+    """Nodes `first..last-1`: the old slice, then the new one (all its events are later)."""
+    for n in range(first, last):
+        at = indptr_N1[n]
+        for m in range(old_N1[n], old_N1[n + 1]):
+            entries[at] = old[m]
+            at += 1
+        for m in range(new_N1[n], new_N1[n + 1]):
+            entries[at] = new[m]
+            at += 1
+
+
+@kernel(parallel=True)
+def join_entries(indptr_N1, entries, old_N1, old, new_N1, new, blocks):  # type: ignore[no-untyped-def]
+    """`join_nodes` of all nodes, blocks of nodes side by side."""
+    num_nodes = len(indptr_N1) - 1
+    for b in numba.prange(blocks):
+        join_nodes(
+            indptr_N1, entries, old_N1, old, new_N1, new,
+            num_nodes * b // blocks, num_nodes * (b + 1) // blocks,
+        )  # fmt: skip

@@ -9,14 +9,14 @@ Shape legend: E events, M entries, N nodes, S roots, K slots per root.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 
 from tidegraph.errors import InputError, SettingError
-from tidegraph.history import build_kernels, checks, sample_kernels
+from tidegraph.history import build, checks, sample_kernels
 from tidegraph.history.kernels import NO_LIMIT
 from tidegraph.history.neighbors import Neighbors
 
@@ -28,13 +28,6 @@ _NO_SLOTS = np.empty(0, np.uint64)
 _ONE_BLOCK = 64  # up to this many roots, waking the other threads costs more than it brings
 _KEY_MASK = (1 << 64) - 1
 _STRATEGIES = {"recent": 0, "uniform": sample_kernels.UNIFORM}
-
-
-def entry_type(time_type: np.dtype, num_events: int) -> np.dtype:
-    """The layout of one entry: 16 bytes, or 24 where event ids need 64 bits."""
-    event = np.int64 if num_events >= 2**31 else np.int32
-    fields = [("time", time_type), ("event", event), ("neighbor", np.int32)]
-    return np.dtype(fields, align=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +54,12 @@ class TemporalIndex:
     num_events: int
     directed: bool
     last_time: Any = None
+    _coarse: np.ndarray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        build.check_adjacency(self.indptr_N1, self.entries, self.num_nodes, self.num_events)
+        coarse = np.ascontiguousarray(self.entries[:: sample_kernels.PITCH])
+        object.__setattr__(self, "_coarse", coarse)
 
     @classmethod
     def build(
@@ -87,11 +86,13 @@ class TemporalIndex:
             UnknownNodeError: a node id outside `0 .. num_nodes-1`.
             InputError: unsorted or non-finite times, columns of different lengths or wrong types.
         """
-        source, target, time, mask = _check_events(source, target, time, num_nodes, keep, None)
-        kind = entry_type(time.dtype, len(time))
-        indptr, entries = _sort_by_node(source, target, time, mask, num_nodes, directed, 0, kind)
+        source, target, time, mask = build.check_events(source, target, time, num_nodes, keep)
+        kind = build.entry_type(time.dtype, len(time))
+        indptr_N1, entries = build.sort_by_node(
+            source, target, time, mask, num_nodes, directed, 0, kind
+        )
         last = time[-1] if len(time) else None
-        return cls(indptr, entries, num_nodes, len(time), directed, last)
+        return cls(indptr_N1, entries, num_nodes, len(time), directed, last)
 
     @classmethod
     def from_events(
@@ -106,6 +107,49 @@ class TemporalIndex:
             directed=directed,
             keep=keep,
         )
+
+    def append(
+        self, source: Any, target: Any, time: Any, num_nodes: int | None = None
+    ) -> TemporalIndex:
+        """A new index that also holds these later events; this one stays as it is.
+
+        Queries equal those of an index built at once from all events. The cost is that of copying
+        the entries: append in blocks, not event by event.
+
+        Args:
+            source, target, time: as in `build`; no time may be before `last_time`. The events'
+                ids continue from `num_events`.
+            num_nodes: N of the new index, where new nodes come along.
+
+        Raises:
+            InputError: an event before `last_time`, or anything that `build` refuses.
+            SettingError: fewer nodes than before.
+        """
+        num_nodes = self.num_nodes if num_nodes is None else num_nodes
+        if num_nodes < self.num_nodes:
+            raise SettingError(
+                f"num_nodes is {num_nodes}, but the index already has {self.num_nodes} nodes."
+            )
+        time_type = self.entries.dtype["time"] if self.num_events else None
+        columns = build.check_events(source, target, time, num_nodes, None, time_type)
+        time = columns[2]
+        if not len(time):
+            return replace(self, num_nodes=num_nodes, indptr_N1=self._indptr_for(num_nodes))
+        if self.num_events and time[0] < self.last_time:
+            raise InputError(
+                f"time[0] is {time[0]}, before the index's last event at {self.last_time}: only "
+                "later events can be appended. Build the index again from all events, sorted."
+            )
+        total = self.num_events + len(time)
+        kind = build.entry_type(time.dtype, total)
+        tail = build.sort_by_node(*columns, num_nodes, self.directed, self.num_events, kind)
+        old = self.entries.astype(kind, copy=False)
+        indptr_N1, entries = build.join(self._indptr_for(num_nodes), old, *tail)
+        return TemporalIndex(indptr_N1, entries, num_nodes, total, self.directed, time[-1])
+
+    def _indptr_for(self, num_nodes: int) -> np.ndarray:
+        """`indptr_N1` with empty slices for new nodes."""
+        return np.pad(self.indptr_N1, (0, num_nodes - self.num_nodes), mode="edge")
 
     def sample(
         self,
@@ -184,7 +228,7 @@ class TemporalIndex:
         slot: Any,
         padding: bool,
     ) -> tuple[Any, ...]:
-        """Checked arguments in the order of the kernels: (nodes, times, before, slot, window, mode)."""
+        """The checked arguments: (nodes, times, before, slot, window, mode)."""
         time_type = self.entries.dtype["time"]
         nodes = checks.as_nodes(nodes, "nodes_S", self.num_nodes)
         times = checks.as_times(times, "times_S", time_type)
@@ -211,7 +255,7 @@ class TemporalIndex:
     def _run(self, query: tuple[Any, ...], mode: int, k: int, key: int, out: Neighbors) -> None:
         nodes, times, before, slot, window, query_mode = query
         roots = len(nodes)
-        head = (self.indptr_N1, self.entries, nodes, times, before, slot)
+        head = (self.indptr_N1, self.entries, self._coarse, nodes, times, before, slot)
         tail = (
             k, window, mode | query_mode, np.uint64(key & _KEY_MASK),
             out.neighbor_SK, out.event_SK, out.delta_SK, out.time_SK, out.count_S,
@@ -240,71 +284,3 @@ class TemporalIndex:
                     f"out.{name} has shape {array.shape} and type {array.dtype}, expected a "
                     f"contiguous array of shape {shape} and type {dtype}."
                 )
-
-
-def _check_events(
-    source: Any, target: Any, time: Any, num_nodes: int, keep: Any, time_type: np.dtype | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The columns as the build kernels take them: int32, int32, int64 or float64, bool."""
-    if num_nodes < 0 or num_nodes >= 2**31:
-        raise SettingError(f"num_nodes is {num_nodes}, expected 0 to 2**31 - 1.")
-    if time_type is None:
-        kind = np.asarray(time).dtype.kind
-        time_type = checks.FLOAT64 if kind == "f" and len(time) else checks.INT64
-    source = checks.as_nodes(source, "source", num_nodes)
-    target = checks.as_nodes(target, "target", num_nodes)
-    time = checks.as_times(time, "time", time_type)
-    mask = np.empty(0, np.bool_) if keep is None else checks.as_vector(keep, "keep")
-    if mask.dtype != np.bool_:
-        raise InputError(f"keep holds {mask.dtype} values, expected true or false for each event.")
-    lengths = {"source": len(source), "target": len(target), "time": len(time)}
-    if keep is not None:
-        lengths["keep"] = len(mask)
-    if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name} has {count}" for name, count in lengths.items())
-        raise InputError(f"The columns differ in length: {found} rows.")
-    return source, target, time, mask
-
-
-def _check_order(time: np.ndarray) -> None:
-    if len(time) and not np.isfinite(time).all():
-        row = int(np.flatnonzero(~np.isfinite(time))[0])
-        raise InputError(f"time[{row}] is {time[row]}, expected a finite number.")
-    late = time[1:] < time[:-1]
-    if late.any():
-        row = int(np.flatnonzero(late)[0]) + 1
-        raise InputError(
-            f"time[{row}] is {time[row]}, earlier than time[{row - 1}] = {time[row - 1]}: expected "
-            "events sorted by time. Sort the rows by time (stably) first, or read them with "
-            "tidegraph.read_table, which does."
-        )
-
-
-def _sort_by_node(
-    source: np.ndarray,
-    target: np.ndarray,
-    time: np.ndarray,
-    mask: np.ndarray,
-    num_nodes: int,
-    directed: bool,
-    offset: int,
-    kind: np.dtype,
-) -> tuple[np.ndarray, np.ndarray]:
-    """(indptr_N1, entries) of checked columns; event ids start at `offset`."""
-    _check_order(time)
-    # A chunk's counters take N words: more than a few chunks would cost more than they save.
-    chunks = min(numba.get_num_threads(), 8) if len(time) > 20_000 else 1
-    cursor_CN = np.zeros((chunks, num_nodes), np.int64)
-    bad = build_kernels.count_entries(source, target, mask, directed, cursor_CN)
-    if bad < len(time):
-        name, node = ("source", source[bad])
-        if 0 <= node < num_nodes:
-            name, node = ("target", target[bad])
-        raise checks.unknown_node(name, bad, int(node), num_nodes)
-    indptr_N1 = np.empty(num_nodes + 1, np.int64)
-    largest = build_kernels.counts_to_positions(cursor_CN, indptr_N1)
-    if largest >= 2**31:
-        raise InputError(f"One node has {largest} events; at most 2**31 - 1 are supported.")
-    entries = np.empty(indptr_N1[-1], kind)
-    build_kernels.write_entries(source, target, time, mask, directed, offset, cursor_CN, entries)
-    return indptr_N1, entries

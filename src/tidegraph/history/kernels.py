@@ -7,6 +7,8 @@ them take the index's `entries` and absolute positions; a node's slice is
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import types
 from numba.extending import overload
@@ -17,7 +19,7 @@ NO_LIMIT = np.int64(np.iinfo(np.int64).max)
 """A `before_event` that leaves nothing out."""
 
 
-def age(later, earlier):  # type: ignore[no-untyped-def]
+def age(later: Any, earlier: Any) -> Any:
     """`later - earlier` for `later >= earlier`, without overflow.
 
     For int64 times the difference is taken modulo 2**64 and returned as uint64, so that it is
@@ -33,15 +35,30 @@ def _age(later, earlier):  # type: ignore[no-untyped-def]
     return lambda later, earlier: later - earlier
 
 
+def time_limit(time: Any, inclusive: Any) -> Any:
+    """The smallest time that is no longer history at `time`, so that one comparison decides.
+
+    int64: `time`, or `time + 1` if inclusive (the index holds no event at the largest int64, so
+    staying there is right). float64: `time`, or the next larger number.
+    """
+    raise NotImplementedError("compiled code only")
+
+
+@overload(time_limit, inline="always")
+def _time_limit(time, inclusive):  # type: ignore[no-untyped-def]
+    if isinstance(time, types.Integer):
+        return lambda time, inclusive: time + np.int64(inclusive & (time < NO_LIMIT))
+    return lambda time, inclusive: np.nextafter(time, np.inf) if inclusive else time
+
+
 @kernel()
-def is_before(entry, time, before_event, inclusive):  # type: ignore[no-untyped-def]
-    """Whether `entry` is history at `time`: the one rule behind every query.
+def is_before(entry, limit, before_event):  # type: ignore[no-untyped-def]
+    """Whether `entry` is history: the one rule behind every query.
 
     Both conditions can only turn from true to false along a node's slice, because events are
     numbered in time order. So one binary search answers both.
     """
-    earlier = (entry.time < time) | (inclusive & (entry.time == time))
-    return earlier & (entry.event < before_event)
+    return (entry.time < limit) & (entry.event < before_event)
 
 
 @kernel()
@@ -58,12 +75,13 @@ def count_before(entries, lo, hi, time, before_event, inclusive):  # type: ignor
     Returns:
         int64 position `end`: the eligible entries are `entries[lo:end]`.
     """
+    limit = time_limit(time, inclusive)
     base = lo
     left = hi - lo
     while left > 0:
         half = (left + 1) >> 1
         entry = entries[np.uintp(base + half - 1)]
-        base += half if is_before(entry, time, before_event, inclusive) else 0
+        base += half if is_before(entry, limit, before_event) else 0
         left -= half
     return base
 

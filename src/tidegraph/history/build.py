@@ -1,0 +1,173 @@
+"""From columns of events to sorted entries: checks, the counting sort, and joining later events.
+
+Everything here runs once per index; `TemporalIndex` calls it and keeps the result.
+
+Shape legend: E events, M entries, N nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from tidegraph.errors import InputError, SettingError
+from tidegraph.history import build_kernels, checks
+
+_MOST_CHUNKS = 8  # a chunk's counters take N words: more of them cost more than they save
+_SMALL = 20_000  # up to this many events, one chunk
+
+
+def entry_type(time_type: np.dtype, num_events: int) -> np.dtype:
+    """The layout of one entry: 16 bytes, or 24 where event ids need 64 bits."""
+    event = np.int64 if num_events >= 2**31 else np.int32
+    fields = [("time", time_type), ("event", event), ("neighbor", np.int32)]
+    return np.dtype(fields, align=True)
+
+
+def check_events(
+    source: Any,
+    target: Any,
+    time: Any,
+    num_nodes: int,
+    keep: Any,
+    time_type: np.dtype | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The columns as the build kernels take them: int32, int32, int64 or float64, bool."""
+    if num_nodes < 0 or num_nodes >= 2**31:
+        raise SettingError(f"num_nodes is {num_nodes}, expected 0 to 2**31 - 1.")
+    if time_type is None:
+        kind = np.asarray(time).dtype.kind
+        time_type = checks.FLOAT64 if kind == "f" and len(time) else checks.INT64
+    source = checks.as_nodes(source, "source", num_nodes)
+    target = checks.as_nodes(target, "target", num_nodes)
+    time = checks.as_times(time, "time", time_type)
+    mask = np.empty(0, np.bool_) if keep is None else checks.as_vector(keep, "keep")
+    if mask.dtype != np.bool_:
+        raise InputError(f"keep holds {mask.dtype} values, expected true or false for each event.")
+    lengths = {"source": len(source), "target": len(target), "time": len(time)}
+    if keep is not None:
+        lengths["keep"] = len(mask)
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        raise InputError(f"The columns differ in length: {found} rows.")
+    return source, target, time, mask
+
+
+def _check_order(time: np.ndarray) -> None:
+    if not len(time):
+        return
+    if time.dtype == checks.FLOAT64 and not np.isfinite(time).all():
+        row = int(np.flatnonzero(~np.isfinite(time))[0])
+        raise InputError(f"time[{row}] is {time[row]}, expected a finite number.")
+    late = time[1:] < time[:-1]
+    if late.any():
+        row = int(np.flatnonzero(late)[0]) + 1
+        raise InputError(
+            f"time[{row}] is {time[row]}, earlier than time[{row - 1}] = {time[row - 1]}: expected "
+            "events sorted by time. Sort the rows by time (stably) first, or read them with "
+            "tidegraph.read_table, which does."
+        )
+    _check_largest(time[-1], f"time[{len(time) - 1}]")
+
+
+def _check_largest(time: Any, name: str) -> None:
+    # The search turns "at or before t" into "before t + 1", which needs room above every event.
+    if time == np.iinfo(np.int64).max and isinstance(time, np.integer):
+        raise InputError(
+            f"{name} is {time}, the largest int64, which is reserved: use a smaller one."
+        )
+
+
+def sort_by_node(
+    source: np.ndarray,
+    target: np.ndarray,
+    time: np.ndarray,
+    mask: np.ndarray,
+    num_nodes: int,
+    directed: bool,
+    offset: int,
+    kind: np.dtype,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(indptr_N1, entries) of checked columns; event ids start at `offset`."""
+    _check_order(time)
+    chunks = min(numba.get_num_threads(), _MOST_CHUNKS) if len(time) > _SMALL else 1
+    cursor_CN = np.zeros((chunks, num_nodes), np.int64)
+    bad = build_kernels.count_entries(source, target, mask, directed, cursor_CN)
+    if bad < len(time):
+        name, node = ("source", source[bad])
+        if 0 <= node < num_nodes:
+            name, node = ("target", target[bad])
+        raise checks.unknown_node(name, bad, int(node), num_nodes)
+    indptr_N1 = np.empty(num_nodes + 1, np.int64)
+    largest = build_kernels.counts_to_positions(cursor_CN, indptr_N1)
+    if largest >= 2**31:
+        raise InputError(f"One node has {largest} events; at most 2**31 - 1 are supported.")
+    entries = np.empty(indptr_N1[-1], kind)
+    build_kernels.write_entries(source, target, time, mask, directed, offset, cursor_CN, entries)
+    return indptr_N1, entries
+
+
+def join(
+    old_N1: np.ndarray, old: np.ndarray, new_N1: np.ndarray, new: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(indptr_N1, entries) of two adjacencies over the same nodes, the second one later."""
+    indptr_N1 = old_N1 + new_N1
+    entries = np.empty(len(old) + len(new), new.dtype)
+    blocks = numba.get_num_threads() * 8
+    build_kernels.join_entries(indptr_N1, entries, old_N1, old, new_N1, new, blocks)
+    return indptr_N1, entries
+
+
+def check_adjacency(
+    indptr_N1: np.ndarray, entries: np.ndarray, num_nodes: int, num_events: int
+) -> None:
+    """Refuse an adjacency that searches would silently answer wrongly.
+
+    Raises:
+        InputError: wrong shapes or types, or a node whose entries are not sorted by (time, event).
+    """
+    names = entries.dtype.names or ()
+    if names != ("time", "event", "neighbor") or entries.dtype not in _entry_types():
+        raise InputError(
+            f"entries has type {entries.dtype}, expected records (time: int64 or float64, event: "
+            "int32 or int64, neighbor: int32); tidegraph.history.entry_type makes the type."
+        )
+    if indptr_N1.dtype != np.int64 or indptr_N1.shape != (num_nodes + 1,):
+        raise InputError(
+            f"indptr_N1 has shape {indptr_N1.shape} and type {indptr_N1.dtype}, expected int64 "
+            f"and num_nodes + 1 = {num_nodes + 1} values."
+        )
+    if indptr_N1[0] != 0 or indptr_N1[-1] != len(entries) or (np.diff(indptr_N1) < 0).any():
+        raise InputError(
+            f"indptr_N1 must rise from 0 to the {len(entries)} entries without falling."
+        )
+    bad = build_kernels.check_entries(indptr_N1, entries, num_events, numba.get_num_threads() * 8)
+    if bad < len(entries):
+        raise _unsorted(indptr_N1, entries, bad, num_nodes, num_events)
+    if len(entries) and entries.dtype["time"] == checks.INT64:
+        lasts = entries["time"][indptr_N1[1:][np.diff(indptr_N1) > 0] - 1]
+        _check_largest(lasts.max(), "the last entry's time")
+
+
+def _entry_types() -> tuple[np.dtype, ...]:
+    return tuple(entry_type(time, e) for time in (checks.INT64, checks.FLOAT64) for e in (0, 2**31))
+
+
+def _unsorted(
+    indptr_N1: np.ndarray, entries: np.ndarray, bad: int, num_nodes: int, num_events: int
+) -> InputError:
+    node = int(np.searchsorted(indptr_N1, bad, side="right")) - 1
+    row = bad - int(indptr_N1[node])
+    entry = entries[bad]
+    where = f"Node {node}, row {row} of its entries (entry {bad}), is {entry}"
+    if not (0 <= entry["event"] < num_events and 0 <= entry["neighbor"] < num_nodes):
+        return InputError(
+            f"{where}: expected an event below {num_events} and a neighbor below {num_nodes}."
+        )
+    before = f", after {entries[bad - 1]}" if row else ""
+    return InputError(
+        f"{where}{before}: expected each node's entries sorted by (time, event), without NaN and "
+        "without repeats. Sort them, or let TemporalIndex.build do it from the events."
+    )
