@@ -15,7 +15,7 @@ from tidegraph.events.ids import NodeIds
 _LAZY = {
     "read_table": "tidegraph.events.table",
     "open_events": "tidegraph.events.store",
-    "concatenate": "tidegraph.events.concatenate",
+    "concatenate": "tidegraph.events.append",
     "Description": "tidegraph.events.describe",
     "Snapshot": "tidegraph.events.snapshots",
     "load_dataset": "tidegraph.events.catalog",

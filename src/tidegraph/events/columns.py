@@ -129,6 +129,14 @@ def id_of(table: Table, column: str) -> tuple[str, str]:
     return text_of(table, column), "VARCHAR"
 
 
+def may_be_integers(table: Table, column: str) -> bool:
+    """Whether ids that look like integers are integers: not where the table says they are text.
+
+    CSV says nothing of types; JSON quotes text; frames and Parquet have typed columns.
+    """
+    return table.trim or (is_numeric(table.types[column]) and table.types[column] != "BOOLEAN")
+
+
 def number_of(table: Table, column: str) -> str:
     """SQL of a column as a 32-bit float, NULL where it is none."""
     kind = table.types[column]

@@ -197,6 +197,12 @@ class Events:
             test_time=test_time,
         )
 
+    def concatenate(self, later: Events) -> Events:
+        """These events and then later ones; see `tidegraph.events.append`."""
+        from tidegraph.events.append import concatenate
+
+        return concatenate(self, later)
+
     def snapshots(
         self,
         every: int | float,

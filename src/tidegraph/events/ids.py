@@ -126,7 +126,7 @@ class NodeIds:
             found_Q = position_Q >= 0
             clash_Q = found_Q & (node_Q >= 0)
             if clash_Q.any():
-                value = query.values[int(np.argmax(clash_Q))]
+                value = query.values[clash_Q].tolist()[0]
                 raise SettingError(
                     f"id {value!r} is both a source and a target here, and they are different "
                     "nodes; say which with side='source' or side='target'"

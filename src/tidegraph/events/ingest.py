@@ -8,6 +8,7 @@ Shape legend: E events, F event-feature width.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from tidegraph.errors import InputError, SettingError
 from tidegraph.events.clock import Clock, read_clock
-from tidegraph.events.columns import Columns, id_of, is_list, number_of, text_of
+from tidegraph.events.columns import Columns, id_of, is_list, may_be_integers, number_of, text_of
 from tidegraph.events.core import Events, ReadReport, Schema
 from tidegraph.events.formats import Table
 from tidegraph.events.node_table import IDS, NodeTable, check_nodes, stage_nodes, write_nodes
@@ -25,6 +26,7 @@ from tidegraph.events.store import ColumnWriter, Sink
 
 _MOST_CATEGORIES = 1000
 _BATCH_BYTES = 1 << 25
+_EXACT = ("source", "target", "time", "row")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def plan_ingest(
         InputError: anything in the table that cannot be used.
     """
     id_type = _stage(connection, table, columns)
+    whole = (may_be_integers(table, columns.source), may_be_integers(table, columns.target))
     count = int(one(connection, "SELECT count(*) FROM staged"))
     if count == 0:
         raise InputError(f"{table.name}: has columns and no rows; expected at least one event")
@@ -74,7 +77,7 @@ def plan_ingest(
         check_nodes(connection, nodes, table)
     elif node_id is not None:
         raise SettingError("node_id= has no effect without node_features=")
-    numbering = number_nodes(connection, table, bipartite, IDS if nodes else None)
+    numbering = number_nodes(connection, table, bipartite, IDS if nodes else None, whole)
     features, notes = _feature_sql(connection, table, columns)
     notes += _namespace_note(numbering)
     return Plan(table, columns, count, clock, numbering, features, nodes, notes)
@@ -208,17 +211,13 @@ def _namespace_note(numbering: Numbering) -> tuple[str, ...]:
 def _count_moved(connection: Any, clock: Clock) -> int:
     """Rows that come after a row with a later time."""
     moved, latest = 0, None
-    for batch in stream(connection, f"SELECT {clock.sql} FROM staged ORDER BY rowid", 1 << 20):
+    for batch in stream(connection, f"SELECT {clock.sql} FROM staged", 1 << 20):
         time = batch.column(0).to_numpy()
-        if latest is not None:
-            moved += int((time < latest).sum()) if len(time) and time.max() <= latest else 0
-            if len(time) and time.max() <= latest:
-                continue
-            running = np.maximum(np.maximum.accumulate(time), latest)
-        else:
+        if len(time):
             running = np.maximum.accumulate(time)
-        moved += int((time < running).sum())
-        latest = running[-1]
+            running = running if latest is None else np.maximum(running, latest)
+            moved += int((time < running).sum())
+            latest = running[-1]
     return moved
 
 
@@ -239,13 +238,18 @@ def _write_columns(connection: Any, plan: Plan, sink: Sink) -> None:
         writers["features"] = sink.column("features", "<f4", (count, width))
     batch_rows = max(2048, min(1 << 19, _BATCH_BYTES // (4 * width + 32)))
     written = 0
-    for batch in stream(connection, _sorted_sql(plan, values), batch_rows):
-        for name in writers:
-            piece = _features_of(batch, width) if name == "features" else _column_of(batch, name)
-            if name in ("features", "label", "weight") and not np.isfinite(piece).all():
-                _raise_bad_number(connection, plan)
-            writers[name].append(piece)
-        written += batch.num_rows
+    with closing(stream(connection, _sorted_sql(plan, values), batch_rows)) as batches:
+        finite = True
+        for batch in batches:
+            for name, writer in writers.items():
+                piece = _features_of(batch, width) if name == "features" else _value(batch, name)
+                finite = finite and (name in _EXACT or bool(np.isfinite(piece).all()))
+                writer.append(piece)
+            written += batch.num_rows
+            if not finite:
+                break
+    if not finite:
+        _raise_bad_number(connection, plan)
     if written != count:  # an id that joined to no number, or to two
         raise RuntimeError(f"{plan.table.name}: {written} of {count} events were numbered")
 
@@ -263,7 +267,7 @@ def _sorted_sql(plan: Plan, values: list[str]) -> str:
     )
 
 
-def _column_of(batch: Any, name: str) -> np.ndarray:
+def _value(batch: Any, name: str) -> np.ndarray:
     # A null (a value that was no number) arrives as NaN.
     array: np.ndarray = batch.column(name).to_numpy(zero_copy_only=False)
     return array
@@ -272,7 +276,7 @@ def _column_of(batch: Any, name: str) -> np.ndarray:
 def _features_of(batch: Any, width: int) -> np.ndarray:
     piece = np.empty((batch.num_rows, width), np.float32)
     for place in range(width):
-        piece[:, place] = _column_of(batch, f"v{place}")
+        piece[:, place] = _value(batch, f"v{place}")
     return piece
 
 

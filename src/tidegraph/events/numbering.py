@@ -51,7 +51,11 @@ class Numbering:
 
 
 def number_nodes(
-    connection: Any, table: Table, bipartite: bool | None, extra: str | None
+    connection: Any,
+    table: Table,
+    bipartite: bool | None,
+    extra: str | None,
+    may_be_integers: tuple[bool, bool],
 ) -> Numbering:
     """Make the id tables from columns `s` and `d` of the staged table.
 
@@ -60,6 +64,8 @@ def number_nodes(
         table: for messages.
         bipartite: None detects it: no id is on both sides.
         extra: name of a table of ids that need a number though they may have no event.
+        may_be_integers: whether source and target ids that are staged as text, and all look like
+            integers, are integers.
     """
     for side, column in (("source", "s"), ("target", "d")):
         distinct = f"SELECT DISTINCT {column} AS id FROM staged"
@@ -77,7 +83,10 @@ def number_nodes(
         known = "(SELECT id FROM source_ids UNION ALL SELECT id FROM target_ids)"
         lonely = f"SELECT id FROM {extra} ANTI JOIN {known} USING (id)"
         run(connection, f"INSERT INTO source_ids {lonely}")
-    texts = [not _all_integers(connection, f"{side}_ids") for side in ("source", "target")]
+    texts = [
+        not (possible and _all_integers(connection, f"{side}_ids"))
+        for side, possible in zip(("source", "target"), may_be_integers, strict=True)
+    ]
     if not bipartite:
         union = "(SELECT id FROM source_ids UNION SELECT id FROM target_ids)"
         blocks: tuple[Block, ...] = (_sorted_block(connection, 0, "both", union, any(texts)),)

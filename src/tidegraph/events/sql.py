@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 
@@ -38,10 +38,17 @@ def first_row(connection: Any, condition: str, table: str = "staged") -> int | N
     return None if row is None else int(row)
 
 
-def stream(connection: Any, sql: str, batch_rows: int) -> Iterator[Any]:
-    """Arrow batches of a query's result, without holding the result in memory."""
+def stream(connection: Any, sql: str, batch_rows: int) -> Generator[Any]:
+    """Arrow batches of a query's result, without holding the result in memory.
+
+    Until it is exhausted or closed, the connection answers nothing else.
+    """
     relation = connection.sql(sql)
     if hasattr(relation, "to_arrow_reader"):
-        yield from relation.to_arrow_reader(batch_rows)
+        reader = relation.to_arrow_reader(batch_rows)
     else:
-        yield from relation.fetch_arrow_reader(batch_rows)
+        reader = relation.fetch_arrow_reader(batch_rows)
+    try:
+        yield from reader
+    finally:
+        reader.close()
