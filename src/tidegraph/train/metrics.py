@@ -256,9 +256,7 @@ def rank(positive_B: Scores, negative_BC: Scores, mask_BC: Scores | None = None)
     if negative_BC.dtype.kind == "f":
         ahead_BC |= np.isnan(negative_BC)
     if positive_B.dtype.kind == "f":
-        broken_B1 = np.isnan(positive_B1)
-        ahead_BC |= broken_B1
-        level_BC &= ~broken_B1
+        ahead_BC |= np.isnan(positive_B1)
     valid_B = np.full(len(positive_B), negative_BC.shape[1])
     if mask_BC is not None:
         mask_BC = _array(mask_BC).astype(np.bool_)
