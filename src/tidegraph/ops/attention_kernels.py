@@ -22,6 +22,10 @@ from tidegraph.ops.elementary import cosine, sine
 BLOCK = 16
 """Seeds (or table rows) per block."""
 
+LARGEST_DELTA = 1e12
+"""Beyond it (years in nanoseconds) the C library's cosine is taken: the vectorised one counts
+multiples of pi in a float64, which must stay far below 2**53."""
+
 
 @kernel(sums=True, inline=True)
 def _dot(a, b):  # type: ignore[no-untyped-def]
@@ -41,6 +45,10 @@ def _add_scaled(out, scale, x):  # type: ignore[no-untyped-def]
 def time_code(code, delta, weight_T, bias_T):  # type: ignore[no-untyped-def]
     """code = cos(weight * delta + bias), the argument in float64 (exact for float32 factors)."""
     d = np.float64(delta)
+    if abs(d) > LARGEST_DELTA:
+        for j in range(weight_T.shape[0]):
+            code[j] = math.cos(d * np.float64(weight_T[j]) + np.float64(bias_T[j]))
+        return
     for j in range(weight_T.shape[0]):
         code[j] = cosine(d * np.float64(weight_T[j]) + np.float64(bias_T[j]))
 
@@ -49,6 +57,12 @@ def time_code(code, delta, weight_T, bias_T):  # type: ignore[no-untyped-def]
 def time_code_and_slope(code, slope, delta, weight_T, bias_T):  # type: ignore[no-untyped-def]
     """`time_code`, and its derivative -sin(weight * delta + bias) in `slope`."""
     d = np.float64(delta)
+    if abs(d) > LARGEST_DELTA:
+        for j in range(weight_T.shape[0]):
+            x = d * np.float64(weight_T[j]) + np.float64(bias_T[j])
+            code[j] = math.cos(x)
+            slope[j] = -math.sin(x)
+        return
     for j in range(weight_T.shape[0]):
         x = d * np.float64(weight_T[j]) + np.float64(bias_T[j])
         code[j] = cosine(x)

@@ -34,15 +34,17 @@ def temporal_attention(
     """Sum over neighbours of softmax(query . x) x with x = [table row ; event features ; Phi]."""
     K = hop.neighbor_SK.shape[1]
     used_SK = torch.arange(K, device=query_HSW.device) < hop.count_S.unsqueeze(1)
+    # Padding may hold anything, NaN included: it is replaced, not multiplied by zero. Differences
+    # are replaced before the cosine, whose slope at NaN would spoil the gradient of its weights.
+    delta_SK = hop.delta_SK.masked_fill(~used_SK, 0.0)
     row_SKW = torch.cat(
         [
             table_RD[hop.neighbor_SK.long()],
             features_EF[hop.event_SK.long()].to(table_RD.dtype),
-            time_code(hop.delta_SK, weight_T, bias_T),
+            time_code(delta_SK, weight_T, bias_T),
         ],
         dim=2,
     )
-    # Padding may hold anything, NaN included: it is replaced, not multiplied by zero.
     row_SKW = row_SKW.masked_fill(~used_SK.unsqueeze(2), 0.0)
     score_HSK = torch.einsum("hsw,skw->hsk", query_HSW, row_SKW)
     score_HSK = score_HSK.masked_fill(~used_SK, float("-inf"))
