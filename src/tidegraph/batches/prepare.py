@@ -73,6 +73,13 @@ class Preparer:
     dedup: bool = True
     compact: bool = False
 
+    def __post_init__(self) -> None:
+        if self.history.memory and self.index.directed:
+            raise SettingError(
+                "the index is directed but the model keeps memory: mail reaches both ends of an "
+                "event, and a directed index lists sources only. Build an undirected index."
+            )
+
     def prepare(
         self,
         number: int,
@@ -114,12 +121,16 @@ class Preparer:
                 version=history_number,
                 mail_before=int(self.plan.first_event_B[history_number]),
                 neighbors_before=limit,
-                bound_B=event_B if self.history.inclusive and limit is None else None,
+                bound_B=self._bounds(event_B, limit) if self.history.inclusive else None,
                 inclusive=self.history.inclusive,
                 writes=as_of is None and self.history.memory,
                 epoch=epoch,
             )
         )
+
+    def _bounds(self, event_B: np.ndarray, limit: int | None) -> np.ndarray:
+        """Per root, even under one limit for all: a hop-2 seed's own event must not come back."""
+        return event_B if limit is None else np.full(len(event_B), limit, np.int64)
 
     def prepare_query(
         self, source_B: np.ndarray, candidate_BC: np.ndarray, time_B: np.ndarray
@@ -271,7 +282,9 @@ class Preparer:
             return self.features.table, [np.maximum(part, 0) for part in rows]
         event_X = np.concatenate([part.reshape(-1) for part in parts]).astype(np.int32)
         first_E, row_X = _unique(event_X, _NONE, _NONE)
-        table = self.features.rows(event_X[first_E])
+        # Padding refers to row 0, which must exist even where no event is used.
+        event_E = event_X[first_E] if len(first_E) else np.zeros(1, np.int32)
+        table = self.features.rows(event_E)
         splits = np.cumsum([part.size for part in parts])[:-1]
         pieces = np.split(np.maximum(row_X, 0), splits)
         return table, [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
