@@ -1,6 +1,16 @@
 """Models, one file each, built from shared operators and state."""
 
 from tidegraph.models.base import Encoded, TemporalModel
+from tidegraph.models.registry import MODELS, ModelSetting, build_model, model_class, model_settings
 from tidegraph.models.tgn import TGN
 
-__all__ = ["TGN", "Encoded", "TemporalModel"]
+__all__ = [
+    "MODELS",
+    "TGN",
+    "Encoded",
+    "ModelSetting",
+    "TemporalModel",
+    "build_model",
+    "model_class",
+    "model_settings",
+]

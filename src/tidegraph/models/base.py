@@ -9,8 +9,10 @@ D width.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,9 +48,27 @@ class TemporalModel(nn.Module):
         schema: sizes of the data it was built for.
         history: what preparation must deliver.
         memory_width: D of the node state; 0 for no memory.
+        settings: the constructor's arguments (without `schema`), defaults filled in; what a
+            checkpoint needs to build the model again.
     """
 
     name: ClassVar[str] = ""
+    settings: dict[str, Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        construct = cls.__init__
+        signature = inspect.signature(construct)
+
+        @functools.wraps(construct)
+        def recorded(self: TemporalModel, *args: Any, **arguments: Any) -> None:
+            construct(self, *args, **arguments)
+            if type(self) is cls:
+                bound = signature.bind(self, *args, **arguments)
+                bound.apply_defaults()
+                self.settings = dict(list(bound.arguments.items())[2:])
+
+        cls.__init__ = recorded  # type: ignore[method-assign]
 
     def __init__(self, schema: Schema, embedding: int) -> None:
         super().__init__()

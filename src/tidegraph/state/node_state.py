@@ -90,14 +90,14 @@ class NodeState:
             0, batch.node_U
         )
 
-    def write(self, batch: PreparedBatch, updated_UD: Tensor) -> None:
+    def write(self, batch: PreparedBatch, updated_UD: Tensor | None) -> None:
         """Persist the endpoints' updated memories and their new mail; publishes the next version.
 
         Only endpoints of the batch's events are written: other nodes were updated for this
         computation alone, and their mail stays pending.
         """
         writes = batch.writes
-        if writes is not None:
+        if writes is not None and updated_UD is not None:
             updated_UD = updated_UD.detach()
             node_W = writes.node_W.long()
             self.memory_ND.index_copy_(0, node_W, updated_UD.index_select(0, writes.row_W))

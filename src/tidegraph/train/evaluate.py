@@ -1,0 +1,228 @@
+"""Evaluation of a model by named protocols, one pass over a phase of the stream.
+
+Every batch is scored from the state before it, then written (streaming history), so validation
+continues from the end of training and test from the end of validation.
+
+Shape legend: B events, C candidates per event.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tidegraph.batches.negatives import (
+    Candidates,
+    CandidateSource,
+    NegativeSampler,
+    NegativeSettings,
+)
+from tidegraph.models.base import TemporalModel
+from tidegraph.state import NodeState
+from tidegraph.train.executor import EagerExecutor
+from tidegraph.train.metrics import Metrics, PairScores, Protocol, RankScores
+from tidegraph.train.settings import TrainSettings
+from tidegraph.train.stages import Listener, StageTimes
+from tidegraph.train.stream import Stream
+
+_MOST_ROOTS = 50_000  # scored at once: bounds memory for one-against-many evaluation
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """What to measure.
+
+    Attributes:
+        pairs: negatives of AP and AUC, one per event; None to leave them out.
+        ranking: candidates of MRR and Hits@k; None to leave them out.
+        candidates: how many per event, where they are drawn.
+        only: [E] bool over all events or None: also report metrics over these events alone
+            (inductive: those that touch a node unseen in training).
+        frozen: history ends where the evaluated phase begins.
+    """
+
+    pairs: CandidateSource | None
+    ranking: CandidateSource | None = None
+    candidates: int = 100
+    only: np.ndarray | None = None
+    frozen: bool = False
+
+
+def evaluation_plan(
+    settings: TrainSettings, stream: Stream, candidates: int | None = None
+) -> EvaluationPlan:
+    """The evaluation that the settings ask for.
+
+    Args:
+        settings: negatives, candidates, history, seed.
+        stream: its first part is training: where it ends and which nodes it hides define
+            "inductive".
+        candidates: overrides `settings.candidates`.
+    """
+    count = settings.candidates if candidates is None else candidates
+    events, seed = stream.events, settings.seed
+    pairs = NegativeSampler(
+        events,
+        NegativeSettings(strategy=settings.negatives, seed=seed),
+        train_stop=stream.parts[0].stop if settings.negatives == "inductive" else None,
+    )
+    ranking = None
+    if count > 0:
+        # Another seed than the pairs', so that the two sets of negatives are independent.
+        ranking = NegativeSampler(events, NegativeSettings(seed=seed + 1, collisions="check"))
+    only = None
+    hidden = stream.hidden_nodes
+    if hidden is not None and stream.parts[0].hidden:
+        only = hidden[events.source] | hidden[events.target]
+    frozen = settings.history == "frozen"
+    return EvaluationPlan(pairs, ranking, count, only, frozen)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The figures of one evaluation, and the state it ended in.
+
+    Attributes:
+        metrics: transductive first, then (where asked for) the inductive ones.
+        inductive: metrics over the events with an unseen node, or None.
+        state: node state after the phase.
+        seconds: wall time.
+        events: events scored.
+        stages: seconds by stage.
+    """
+
+    metrics: Metrics
+    inductive: Metrics | None
+    state: NodeState
+    seconds: float
+    events: int
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Collector:
+    pairs: PairScores = field(default_factory=PairScores)
+    ranks: RankScores = field(default_factory=RankScores)
+
+    def add(self, logits: _BatchScores, chosen_B: np.ndarray) -> None:
+        if not chosen_B.any():
+            return
+        positive_B = logits.positive_B[chosen_B]
+        if logits.pair_BC is not None:
+            self.pairs.add(positive_B, logits.pair_BC[chosen_B])
+        if logits.rank_BC is not None:
+            mask_BC = None if logits.mask_BC is None else logits.mask_BC[chosen_B]
+            self.ranks.add(positive_B, logits.rank_BC[chosen_B], mask_BC)
+
+    def result(self, plan: EvaluationPlan, protocol: Protocol) -> Metrics:
+        found = Metrics(())
+        if plan.pairs is not None:
+            found += self.pairs.result(replace(protocol, negatives=plan.pairs.describe(1)))
+        if plan.ranking is not None:
+            text = plan.ranking.describe(plan.candidates)
+            found += self.ranks.result(replace(protocol, negatives=text))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _BatchScores:
+    positive_B: np.ndarray
+    pair_BC: np.ndarray | None
+    rank_BC: np.ndarray | None
+    mask_BC: np.ndarray | None
+
+
+def evaluate(
+    model: TemporalModel,
+    state: NodeState,
+    stream: Stream,
+    phase: str,
+    plan: EvaluationPlan,
+    *,
+    listener: Listener | None = None,
+) -> Evaluation:
+    """Score a phase of the stream, starting from `state`, which moves forward with it.
+
+    Args:
+        model: put into evaluation mode for the duration.
+        state: at the version of the phase's first batch; give a clone to keep it.
+        stream: its plan contains the phase.
+        phase: name of the phase.
+        plan: what to measure.
+    """
+    listener = listener or Listener()
+    started = time.perf_counter()
+    batches = stream.phase(phase)
+    times = StageTimes()
+    executor = EagerExecutor(model, state, times=times)
+    everything, inductive = _Collector(), _Collector()
+    events = int(sum(len(stream.plan.events(number)) for number in batches.batches))
+    listener.started(phase, None, events)
+    was_training = model.training
+    model.eval()
+    try:
+        for number in batches.batches:
+            as_of = batches.first if plan.frozen else None
+            scores = _score_batch(executor, stream, number, plan, as_of, times)
+            event_B = stream.plan.events(number)
+            everything.add(scores, np.ones(len(event_B), bool))
+            if plan.only is not None:
+                inductive.add(scores, plan.only[event_B])
+            listener.advanced(len(event_B), None)
+    finally:
+        model.train(was_training)
+    part = next(part for part in stream.parts if part.name == phase)
+    protocol = Protocol(
+        negatives="",
+        history="history frozen at the split" if plan.frozen else "streaming history",
+        batch_size=part.batch_size,
+    )
+    metrics = everything.result(plan, protocol)
+    unseen = None
+    if plan.only is not None:
+        setting = "inductive (events with a node unseen in training)"
+        unseen = inductive.result(plan, replace(protocol, setting=setting))
+    seconds = time.perf_counter() - started
+    listener.finished(phase, None, {"events/s": events / max(seconds, 1e-9), **metrics.values()})
+    return Evaluation(metrics, unseen, executor.state, seconds, events, dict(times.seconds))
+
+
+def _score_batch(
+    executor: EagerExecutor,
+    stream: Stream,
+    number: int,
+    plan: EvaluationPlan,
+    as_of: int | None,
+    times: StageTimes,
+) -> _BatchScores:
+    event_B = stream.plan.events(number)
+    pairs = _candidates(plan.pairs, event_B, 1)
+    ranking = _candidates(plan.ranking, event_B, plan.candidates)
+    parts = [part.node_BC for part in (pairs, ranking) if part is not None]
+    node_BC = np.concatenate(parts, axis=1) if parts else np.empty((len(event_B), 0), np.int32)
+    width = max(1, _MOST_ROOTS // len(event_B))
+    pieces = []
+    # Candidates that do not fit at once are scored in turn from the same version; the last writes.
+    for first in range(0, max(node_BC.shape[1], 1), width):
+        last = first + width >= node_BC.shape[1]
+        with times("prepare"):
+            batch = stream.preparer.prepare(number, node_BC[:, first : first + width], as_of=as_of)
+        pieces.append(executor.score(batch, write=last and as_of is None))
+    logit_BC = np.concatenate([pieces[0][:, :1], *(piece[:, 1:] for piece in pieces)], axis=1)
+    positive_B, negative_BC = logit_BC[:, 0], logit_BC[:, 1:]
+    return _BatchScores(
+        positive_B=positive_B,
+        pair_BC=negative_BC[:, :1] if pairs is not None else None,
+        rank_BC=None if ranking is None else negative_BC[:, 0 if pairs is None else 1 :],
+        mask_BC=None if ranking is None else ranking.mask_BC,
+    )
+
+
+def _candidates(
+    source: CandidateSource | None, event_B: np.ndarray, count: int
+) -> Candidates | None:
+    if source is None:
+        return None
+    return source.candidates(int(event_B[0]), int(event_B[-1]) + 1, count=count)

@@ -1,0 +1,99 @@
+"""`EagerExecutor`: the state-consuming half of a step, in plain order.
+
+It reads exactly the state version a batch needs, runs the model, and publishes the next version.
+It never looks at the index, and it does not know how batches were prepared.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.utils import clip_grad_norm_
+
+from tidegraph.batches.prepared import PreparedBatch
+from tidegraph.models.base import TemporalModel
+from tidegraph.state import NodeState
+from tidegraph.train.stages import StageTimes
+
+
+class EagerExecutor:
+    """Executes prepared batches one by one.
+
+    Args:
+        model: on its device.
+        state: node state, on the same device.
+        optimizer: needed for `train` only.
+        clip: largest gradient norm, None for no clipping.
+        times: where stage times are added up.
+    """
+
+    def __init__(
+        self,
+        model: TemporalModel,
+        state: NodeState,
+        optimizer: torch.optim.Optimizer | None = None,
+        clip: float | None = None,
+        times: StageTimes | None = None,
+    ) -> None:
+        self.model, self.state, self.optimizer, self.clip = model, state, optimizer, clip
+        self.times = times or StageTimes()
+
+    def train(self, batch: PreparedBatch) -> float:
+        """One training step; returns the batch's mean loss over positives and negatives."""
+        assert self.optimizer is not None
+        times = self.times
+        with times("forward"):
+            batch = self._to_device(batch)
+            memory_UD, mail_UD = self.state.read(batch)
+            logit_BC, encoded = self.model(batch, memory_UD, mail_UD)
+            loss = link_loss(logit_BC)
+        with times("backward"):
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+        with times("optimizer"):
+            if self.clip is not None:
+                clip_grad_norm_(self.model.parameters(), self.clip)
+            self.optimizer.step()
+        with times("write"):
+            self.state.write(batch, encoded.memory_UD)
+        return float(loss.detach())
+
+    def score(self, batch: PreparedBatch, *, write: bool = True) -> np.ndarray:
+        """Logits [B, 1 + C] without gradients; `write=False` leaves the state as it is."""
+        with torch.inference_mode(), self.times("score"):
+            batch = self._to_device(batch)
+            memory_UD, mail_UD = self.state.read(batch)
+            logit_BC, encoded = self.model(batch, memory_UD, mail_UD)
+            if write:
+                self.state.write(batch, encoded.memory_UD)
+            scores: np.ndarray = logit_BC.float().cpu().numpy()
+            return scores
+
+    def embed(self, batch: PreparedBatch) -> np.ndarray:
+        """Embeddings of the batch's roots [B * (2 + C), D], without gradients or writing."""
+        with torch.inference_mode():
+            batch = self._to_device(batch)
+            memory_UD, mail_UD = self.state.read(batch)
+            encoded = self.model.encode(batch, memory_UD, mail_UD)
+            rows: np.ndarray = encoded.seed_SD[batch.root_R.long()].float().cpu().numpy()
+            return rows
+
+    def advance(self, batch: PreparedBatch) -> None:
+        """Move the state past the batch without scoring."""
+        with torch.inference_mode(), self.times("advance"):
+            batch = self._to_device(batch)
+            memory_UD, mail_UD = self.state.read(batch)
+            self.state.write(batch, self.model.encode(batch, memory_UD, mail_UD).memory_UD)
+
+    def _to_device(self, batch: PreparedBatch) -> PreparedBatch:
+        device = self.state.device
+        return batch if device.type == "cpu" else batch.to(device)
+
+
+def link_loss(logit_BC: Tensor) -> Tensor:
+    """Binary cross-entropy of logits: column 0 holds the true targets, the rest negatives."""
+    label_BC = torch.zeros_like(logit_BC)
+    label_BC[:, 0] = 1.0
+    return binary_cross_entropy_with_logits(logit_BC, label_BC)

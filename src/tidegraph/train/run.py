@@ -1,0 +1,419 @@
+"""`Run`: a trained model with the history and state it goes on from; evaluates and predicts.
+
+A run stands at the end of validation of its best epoch. Evaluating leaves it there; `advance` and
+`predict_events` move it forward. Original ids go in and come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
+from tidegraph.errors import CheckpointError, HistoryError, SettingError
+from tidegraph.events.append import concatenate
+from tidegraph.events.catalog import load_dataset
+from tidegraph.events.core import EventRange, Events
+from tidegraph.events.store import open_events
+from tidegraph.models import TemporalModel, build_model
+from tidegraph.state import NodeState
+from tidegraph.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tidegraph.train.contents import (
+    about_run,
+    check_schema,
+    state_from,
+    state_tensors,
+    weight_tensors,
+)
+from tidegraph.train.evaluate import Evaluation, evaluate, evaluation_plan
+from tidegraph.train.executor import EagerExecutor
+from tidegraph.train.predictions import Embeddings, EventPredictions, PairPredictions, sigmoid
+from tidegraph.train.progress import EpochRecord
+from tidegraph.train.run_files import RunFiles
+from tidegraph.train.settings import TrainSettings
+from tidegraph.train.stages import Listener
+from tidegraph.train.stream import Part, Stream
+
+
+class Run:
+    """A trained model, ready to be evaluated and used.
+
+    Attributes:
+        model: in evaluation mode, at the best epoch's weights.
+        settings: it was trained with.
+        stream: events and what has been streamed of them.
+        state: node state after the last streamed event.
+        records: one per epoch.
+        best_epoch: from 0.
+        directory: on disk, or None.
+    """
+
+    def __init__(
+        self,
+        model: TemporalModel,
+        settings: TrainSettings,
+        stream: Stream,
+        state: NodeState,
+        records: Sequence[EpochRecord] = (),
+        best_epoch: int = 0,
+        directory: Path | None = None,
+    ) -> None:
+        self.model, self.settings = model, settings
+        self.stream, self.state = stream, state
+        self.records, self.best_epoch, self.directory = tuple(records), best_epoch, directory
+
+    @property
+    def events(self) -> Events:
+        """All events the run knows."""
+        return self.stream.events
+
+    def evaluate(
+        self,
+        part: EventRange,
+        *,
+        candidates: int | None = None,
+        listener: Listener | None = None,
+        advance: bool = False,
+    ) -> Evaluation:
+        """Measure on a range of events that comes after what was streamed.
+
+        Args:
+            part: for example the test range; events between it and the streamed ones are fed
+                first, unscored.
+            candidates: negatives per event of the MRR evaluation, instead of the settings'.
+            listener: told about progress.
+            advance: leave the run at the end of `part`. By default it stays where it is, so
+                evaluating twice gives the same figures.
+
+        Raises:
+            HistoryError: the range starts before the end of what was streamed.
+        """
+        stream, state = self._stream_to(part.start, part.events), self.state.clone()
+        if part.start > self.stream.stop:
+            self._feed(stream, state, stream.parts[-1].name)
+        name = _free_name(stream, part.name)
+        size = self.settings.evaluation_batch_size
+        stream = stream.with_part(Part(name, part.start, part.stop, size))
+        plan = evaluation_plan(self.settings, stream, candidates)
+        result = evaluate(self.model, state, stream, name, plan, listener=listener)
+        if advance:
+            if plan.frozen:
+                self._feed(stream, state, name)
+            self.stream, self.state = stream, state
+        return replace(result, state=state)
+
+    def advance(self, stop: int | None = None) -> None:
+        """Stream the known events up to position `stop` (default: all) without scoring."""
+        stop = len(self.events) if stop is None else stop
+        if stop <= self.stream.stop:
+            return
+        stream = self._stream_to(stop, self.events)
+        self._feed(stream, self.state, stream.parts[-1].name)
+        self.stream = stream
+
+    def predict(self, pairs: Any, time: Any = None) -> PairPredictions:
+        """Score pairs that have not happened, from everything streamed so far.
+
+        Args:
+            pairs: (sources, targets) or rows of two columns, original ids.
+            time: query time of each pair, or one for all; default: the last streamed event's.
+
+        Returns:
+            probabilities, in the order of the pairs.
+
+        Raises:
+            UnknownNodeError: an id the events do not have.
+            HistoryError: a time before the last streamed event.
+        """
+        source, target = _columns(pairs)
+        source_B = self._internal(source, "source")
+        target_B = self._internal(target, "target")
+        time_B = self._query_times(time, len(source_B))
+        executor = EagerExecutor(self.model, self.state)
+        scores = []
+        for first in range(0, len(source_B), 4096):
+            block = slice(first, first + 4096)
+            batch = self.stream.preparer.prepare_query(
+                source_B[block], target_B[block, None], time_B[block]
+            )
+            scores.append(executor.score(batch, write=False)[:, 0])
+        score = np.concatenate(scores) if scores else np.empty(0, np.float32)
+        return PairPredictions(source, target, time_B, sigmoid(score))
+
+    def embed(self, nodes: Any = None, time: Any = None) -> Embeddings:
+        """Embeddings of nodes, from everything streamed so far.
+
+        Args:
+            nodes: original ids; default: all.
+            time: as in `predict`.
+
+        Raises:
+            UnknownNodeError, HistoryError: as in `predict`.
+        """
+        ids = self.events.ids
+        node_B = np.arange(self.events.schema.num_nodes, dtype=np.int32)
+        if nodes is not None:
+            node_B = ids.to_internal(np.asarray(nodes)).astype(np.int32)
+        time_B = self._query_times(time, len(node_B))
+        executor = EagerExecutor(self.model, self.state)
+        rows = [np.empty((0, self.model.embedding_width), np.float32)]
+        for first in range(0, len(node_B), 4096):
+            node = node_B[first : first + 4096]
+            batch = self.stream.preparer.prepare_query(
+                node, node[:, None], time_B[first : first + 4096]
+            )
+            rows.append(executor.embed(batch)[: len(node)])
+        return Embeddings(ids.to_original(node_B), time_B, np.concatenate(rows))
+
+    def predict_events(
+        self,
+        events: Events,
+        *,
+        candidates: int = 0,
+        embeddings: bool = False,
+        listener: Listener | None = None,
+    ) -> EventPredictions:
+        """Score new events in order, each batch from the state before it; the state moves on.
+
+        Args:
+            events: later than everything known. Nodes never seen before start empty.
+            candidates: also rank each true target among this many random ones.
+            embeddings: also return the embeddings of source and target before each event.
+            listener: told about progress.
+
+        Raises:
+            SettingError: other features than the model was built for.
+            InputError: events earlier than those known.
+        """
+        check_schema(self.model.schema, events.schema)
+        self.advance()
+        first = len(self.events)
+        known = concatenate(self.events, events)
+        stream = self.stream.with_events(known)
+        name = _free_name(stream, "predict")
+        stream = stream.with_part(
+            Part(name, first, len(known), self.settings.evaluation_batch_size)
+        )
+        self.state.grow(known.schema.num_nodes)
+        result = self._predict_phase(stream, name, candidates, embeddings, listener or Listener())
+        self.stream = stream
+        return result
+
+    def save(self) -> Path:
+        """Keep where the stream stands now, so that a loaded run goes on from here.
+
+        Raises:
+            SettingError: the run has no directory.
+        """
+        if self.directory is None:
+            raise SettingError("this run has no directory: give Trainer(..., directory=...)")
+        files = RunFiles(self.directory)
+        about = about_run(self.model, self.stream, self.settings)
+        store = self.events.path
+        if store is None:
+            target = files.directory / f"events-{len(self.events)}"
+            if not target.exists():
+                self.events.save(target)
+            store = target.resolve()
+        about["data"] = {"store": str(store)}
+        tensors = {**weight_tensors(self.model), **state_tensors(self.state)}
+        save_checkpoint(files.stream, Checkpoint(tensors, about))
+        return files.stream
+
+    # -- helpers
+
+    def _stream_to(self, stop: int, events: Events) -> Stream:
+        if events is not self.events and events.fingerprint != self.events.fingerprint:
+            raise SettingError(
+                "these events are not the ones the run knows: use predict_events for new ones"
+            )
+        if stop < self.stream.stop:
+            raise HistoryError(
+                f"the range starts at event {stop}, but the node state has already seen the "
+                f"events up to {self.stream.stop}: load the run again to evaluate earlier ones"
+            )
+        if stop == self.stream.stop:
+            return self.stream
+        name = _free_name(self.stream, "between")
+        size = self.settings.evaluation_batch_size
+        return self.stream.with_part(Part(name, self.stream.stop, stop, size))
+
+    def _feed(self, stream: Stream, state: NodeState, phase: str) -> None:
+        executor = EagerExecutor(self.model.eval(), state)
+        for number in stream.phase(phase).batches:
+            nothing = np.empty((len(stream.plan.events(number)), 0), np.int32)
+            executor.advance(stream.preparer.prepare(number, nothing))
+
+    def _predict_phase(
+        self, stream: Stream, name: str, candidates: int, embeddings: bool, listener: Listener
+    ) -> EventPredictions:
+        executor = EagerExecutor(self.model.eval(), self.state)
+        ranking = NegativeSampler(stream.events, NegativeSettings(seed=self.settings.seed + 1))
+        phase = stream.phase(name)
+        start = stream.parts[-1].start
+        listener.started(name, None, len(stream.events) - start)
+        logits, roots = [], []
+        for number in phase.batches:
+            event_B = stream.plan.events(number)
+            negative_BC = (
+                ranking.candidates(int(event_B[0]), int(event_B[-1]) + 1, count=candidates).node_BC
+                if candidates
+                else np.empty((len(event_B), 0), np.int32)
+            )
+            batch = stream.preparer.prepare(number, negative_BC)
+            if embeddings:
+                roots.append(executor.embed(batch)[: 2 * len(event_B)].reshape(2, len(event_B), -1))
+            logits.append(executor.score(batch))
+            listener.advanced(len(event_B), None)
+        logit_BC = np.concatenate(logits)
+        both = np.concatenate(roots, axis=1) if roots else None
+        listener.finished(name, None, {})
+        return EventPredictions.of(stream.events, start, logit_BC, both)
+
+    def _internal(self, values: np.ndarray, side: str) -> np.ndarray:
+        ids = self.events.ids
+        named = side if self.events.schema.bipartite else None
+        return ids.to_internal(values, side=named).astype(np.int32)
+
+    def _query_times(self, time: Any, count: int) -> np.ndarray:
+        last = self.events.time[self.stream.stop - 1]
+        if time is None:
+            return np.full(count, last, self.events.time.dtype)
+        given = np.broadcast_to(np.asarray(time), (count,))
+        time_B = np.ascontiguousarray(given).astype(self.events.time.dtype)
+        if np.any(time_B != given):
+            raise SettingError(
+                f"query times {given.dtype} do not fit the events' times {time_B.dtype} exactly"
+            )
+        if count and time_B.min() < last:
+            raise HistoryError(
+                f"query time {time_B.min()} is before the last streamed event at {last}: the node "
+                "state already contains what happened since. Ask about later times, or load the "
+                "run again."
+            )
+        return time_B
+
+
+def load_run(
+    directory: str | Path,
+    *,
+    events: Events | None = None,
+    model: TemporalModel | None = None,
+    at: str = "best",
+) -> Run:
+    """Open a run from its directory.
+
+    Args:
+        directory: as written by `Trainer` or `tidegraph train`.
+        events: the run's events, if they are no longer where they were.
+        model: an untrained model of the same settings, for a class that is not in
+            `tidegraph.models.MODELS`.
+        at: "best": end of validation of the best epoch; "stream": where `Run.save` left it (or
+            "best" where it never did).
+
+    Raises:
+        CheckpointError: not a run, damaged, or of other data or another model.
+    """
+    files = RunFiles(Path(directory))
+    config = files.read_config()
+    if at not in ("best", "stream"):
+        raise SettingError(f"at={at!r}: expected 'best' or 'stream'")
+    path = files.stream if at == "stream" and files.stream.exists() else files.best
+    checkpoint = load_checkpoint(path)
+    about = checkpoint.about
+    if events is None:
+        events = open_data(about.get("data") or config["data"], files.directory)
+    if events.fingerprint != about["fingerprint"]:
+        raise CheckpointError(
+            f"the data of {directory} has changed since the run was made (fingerprint "
+            f"{events.fingerprint[:12]}, expected {about['fingerprint'][:12]}): restore the "
+            "original, or train again"
+        )
+    named = about["model"]
+    if model is None:
+        model = build_model(named["name"], events.schema, **named["settings"])
+    elif model.settings != named["settings"]:
+        raise CheckpointError(
+            f"{path} belongs to a model with settings {named['settings']}, the given one has "
+            f"{model.settings}"
+        )
+    _load_weights(model, checkpoint, path)
+    settings = TrainSettings.of(config["training"])
+    parts = tuple(Part(**part) for part in about["parts"])
+    hidden = checkpoint.tensors.get("hidden")
+    stream = Stream.open(
+        events,
+        parts,
+        model.history,
+        hidden_nodes=None if hidden is None else hidden.numpy(),
+        seed=settings.seed,
+        compact=settings.device != "cpu",
+    )
+    state = state_from(checkpoint).to(settings.device)
+    records = tuple(EpochRecord(**r) for r in about.get("cursor", {}).get("records", ()))
+    return Run(
+        model.to(settings.device).eval(),
+        settings,
+        stream,
+        state,
+        records,
+        int(about.get("cursor", {}).get("best_epoch", 0)),
+        files.directory,
+    )
+
+
+def open_data(spec: dict[str, Any], directory: Path) -> Events:
+    """The events a run was made from.
+
+    Raises:
+        CheckpointError: they are no longer there.
+    """
+    if "dataset" in spec:
+        return load_dataset(spec["dataset"], scale=spec.get("scale", 1.0), seed=spec.get("seed", 0))
+    store = Path(spec["store"])
+    if not store.exists() and (directory / store.name).exists():
+        store = directory / store.name  # the run was moved together with its events
+    if not store.exists():
+        raise CheckpointError(
+            f"the events of this run are gone: expected them at {store}. Read them again and "
+            "pass them with events=..."
+        )
+    return open_events(store)
+
+
+def _load_weights(model: TemporalModel, checkpoint: Checkpoint, path: Path) -> None:
+    try:
+        model.load_state_dict(checkpoint.group("weights"))
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{path} is of another model than {type(model).__name__}: {error}"
+        ) from error
+
+
+def _free_name(stream: Stream, name: str) -> str:
+    taken = {part.name for part in stream.parts}
+    if name not in taken:
+        return name
+    number = 2
+    while f"{name}-{number}" in taken:
+        number += 1
+    return f"{name}-{number}"
+
+
+def _columns(pairs: Any) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(pairs, tuple) and len(pairs) == 2:
+        source, target = np.asarray(pairs[0]), np.asarray(pairs[1])
+    else:
+        table = np.asarray(pairs)
+        if table.ndim != 2 or table.shape[1] != 2:
+            raise SettingError(
+                f"pairs of shape {table.shape}: expected (sources, targets) or rows of two ids"
+            )
+        source, target = table[:, 0], table[:, 1]
+    if source.shape != target.shape or source.ndim != 1:
+        raise SettingError(f"{len(source)} sources and {len(target)} targets: expected as many")
+    return source, target

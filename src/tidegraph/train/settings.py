@@ -1,0 +1,66 @@
+"""Training settings: declared once, here; the command line and YAML files are made from them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidegraph.errors import SettingError
+
+
+class TrainSettings(BaseModel):
+    """How a model is trained and evaluated.
+
+    >>> TrainSettings(batch_size=600).batch_size
+    600
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    batch_size: int = Field(200, ge=1, description="events per training batch")
+    epochs: int = Field(10, ge=1, description="passes over the training events, at most")
+    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
+    clip: float | None = Field(None, gt=0, description="largest gradient norm; none by default")
+    patience: int = Field(5, ge=0, description="epochs without a better validation; 0: no stopping")
+    metric: Literal["AP", "AUC", "MRR"] = Field(
+        "AP", description="validation metric that chooses the best epoch"
+    )
+    negatives: Literal["random", "historical", "inductive"] = Field(
+        "random", description="negatives of the AP and AUC evaluation"
+    )
+    candidates: int = Field(
+        100, ge=0, description="negatives per event of the MRR evaluation; 0: no ranking"
+    )
+    evaluation_batch_size: int = Field(200, ge=1, description="events per evaluation batch")
+    history: Literal["streaming", "frozen"] = Field(
+        "streaming",
+        description="evaluation sees all earlier events, or only those before the evaluated part",
+    )
+    seed: int = Field(0, ge=0, description="all randomness derives from it")
+    device: str = Field("cpu", description="where the model runs: cpu, cuda, cuda:1")
+    checkpoint_seconds: float = Field(
+        60.0, ge=0, description="seconds between checkpoints within an epoch"
+    )
+    checkpoint_batches: int | None = Field(
+        None, ge=1, description="batches between checkpoints, instead of seconds"
+    )
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> TrainSettings:
+        """Validate `values`.
+
+        Raises:
+            SettingError: an unknown setting or a value out of range, named.
+        """
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            if first["type"] == "extra_forbidden":
+                raise SettingError(
+                    f"unknown training setting {name!r}: there are {', '.join(cls.model_fields)}"
+                ) from None
+            raise SettingError(f"setting {name}={first['input']!r}: {first['msg']}") from None

@@ -1,0 +1,144 @@
+"""`Stream`: events with their index, plan and features: all that preparation reads.
+
+One stream serves training, evaluation and prediction. It grows by phases (train, val, test, ...)
+and, when new events arrive, by events; its plan always starts where the node state was empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tidegraph.batches.plan import BatchPlan, Phase
+from tidegraph.batches.prepare import History, Preparer
+from tidegraph.events.core import EventRange, Events
+from tidegraph.features.store import FeatureStore
+from tidegraph.history import TemporalIndex
+
+
+@dataclass(frozen=True)
+class Part:
+    """One phase of a stream.
+
+    Attributes:
+        name: of the phase.
+        start, stop: positions in the events.
+        batch_size: events per batch.
+        hidden: events touching hidden nodes are left out (inductive training).
+    """
+
+    name: str
+    start: int
+    stop: int
+    batch_size: int
+    hidden: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Events, the parts streamed so far, and what preparation needs of them.
+
+    Attributes:
+        events: all events known, streamed or not.
+        parts: phases in order.
+        hidden_nodes: [N] bool or None.
+        index: temporal index over all events but hidden training events.
+        plan: batches of the parts.
+        preparer: prepares the plan's batches for one model.
+    """
+
+    events: Events
+    parts: tuple[Part, ...]
+    hidden_nodes: np.ndarray | None
+    index: TemporalIndex
+    plan: BatchPlan
+    preparer: Preparer
+
+    @classmethod
+    def open(
+        cls,
+        events: Events,
+        parts: tuple[Part, ...],
+        history: History,
+        *,
+        hidden_nodes: np.ndarray | None = None,
+        seed: int = 0,
+        compact: bool = False,
+    ) -> Stream:
+        """Index the events and plan the parts.
+
+        Args:
+            seed, compact: see `Preparer`.
+        """
+        keep = None
+        if hidden_nodes is not None and any(part.hidden for part in parts):
+            keep = np.ones(len(events), bool)
+            for part in parts:
+                if part.hidden:
+                    kept = _events_of(events, part, hidden_nodes)
+                    keep[part.start : part.stop] = False
+                    keep[kept] = True
+        index = TemporalIndex.from_events(events, keep=keep)
+        plan = _plan(events, parts, hidden_nodes)
+        preparer = Preparer(
+            events=events,
+            index=index,
+            plan=plan,
+            history=history,
+            features=FeatureStore.of(events.features),
+            node_features=FeatureStore.of(events.node_features),
+            seed=seed,
+            compact=compact,
+        )
+        return cls(events, parts, hidden_nodes, index, plan, preparer)
+
+    @property
+    def stop(self) -> int:
+        """Position after the last streamed event."""
+        return self.parts[-1].stop if self.parts else 0
+
+    def with_part(self, part: Part) -> Stream:
+        """The same stream with one more phase."""
+        parts = (*self.parts, part)
+        plan = _plan(self.events, parts, self.hidden_nodes)
+        return replace(self, parts=parts, plan=plan, preparer=replace(self.preparer, plan=plan))
+
+    def with_events(self, events: Events) -> Stream:
+        """The same stream over more events (`events` starts with the present ones)."""
+        history, preparer = self.preparer.history, self.preparer
+        hidden = self.hidden_nodes
+        if hidden is not None and len(hidden) < events.schema.num_nodes:
+            more = np.zeros(events.schema.num_nodes - len(hidden), bool)
+            hidden = np.concatenate([hidden, more])
+        return Stream.open(
+            events,
+            self.parts,
+            history,
+            hidden_nodes=hidden,
+            seed=preparer.seed,
+            compact=preparer.compact,
+        )
+
+    def phase(self, name: str) -> Phase:
+        """Batch numbers of a phase."""
+        return self.plan.phase(name)
+
+
+def part_of(part: EventRange, batch_size: int, *, hide: bool = False) -> Part:
+    """The stream part that covers an event range."""
+    hidden = hide and part.hidden_nodes is not None
+    return Part(part.name, part.start, part.stop, batch_size, hidden)
+
+
+def _events_of(events: Events, part: Part, hidden_nodes: np.ndarray | None) -> np.ndarray:
+    block = EventRange(events, part.start, part.stop, hidden_nodes=hidden_nodes)
+    if part.hidden:
+        return block.kept()
+    return np.arange(part.start, part.stop, dtype=np.int64)
+
+
+def _plan(events: Events, parts: tuple[Part, ...], hidden_nodes: np.ndarray | None) -> BatchPlan:
+    return BatchPlan.build(
+        [(part.name, _events_of(events, part, hidden_nodes), part.batch_size) for part in parts]
+    )

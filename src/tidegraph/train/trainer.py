@@ -1,0 +1,314 @@
+"""`Trainer`: the loop. It owns nothing clever: prepare, execute, evaluate, keep the best, resume.
+
+Each epoch starts from an empty node state and walks the training events in order; validation goes
+on from the end-of-train state. The best epoch's weights and end-of-validation state become the
+`Run`. All of it is a pure function of events, settings and seed, so a run that is killed anywhere
+and resumed ends in the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
+from tidegraph.errors import SettingError
+from tidegraph.events.core import EventRange
+from tidegraph.models.base import TemporalModel
+from tidegraph.state import NodeState
+from tidegraph.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tidegraph.train.contents import (
+    about_run,
+    check_same,
+    check_schema,
+    load_optimizer,
+    optimizer_tensors,
+    state_from,
+    state_tensors,
+    weight_tensors,
+)
+from tidegraph.train.evaluate import Evaluation, evaluate, evaluation_plan
+from tidegraph.train.executor import EagerExecutor
+from tidegraph.train.progress import Cursor, EpochRecord
+from tidegraph.train.run import Run
+from tidegraph.train.run_files import RunFiles
+from tidegraph.train.settings import TrainSettings
+from tidegraph.train.stages import Listener, StageTimes
+from tidegraph.train.stream import Stream, part_of
+
+
+class Trainer:
+    """Trains a model on one range of events and validates it on the next.
+
+    Args:
+        model: a `TemporalModel` built for the events' schema.
+        settings: a `TrainSettings`; or give its fields by name.
+        directory: where the run is kept on disk (settings, metrics, checkpoints); None keeps
+            everything in memory.
+        listener: told about progress.
+        data: how to find the events again, saved with the run; by default they are found where
+            they were opened from, or saved into the directory.
+        **overrides: fields of `TrainSettings`.
+
+    Raises:
+        SettingError: an unknown setting or a value out of range.
+
+    >>> import tidegraph as tg
+    >>> events = tg.Events.from_arrays([0, 1] * 20, [2, 3] * 20, list(range(40)))
+    >>> train, val, test = events.split(val=0.25, test=0.25)
+    >>> model = tg.models.TGN(events.schema, memory=8, time=8, embedding=8, neighbors=2)
+    >>> run = tg.Trainer(model, epochs=1, batch_size=10, candidates=0).fit(train, val)
+    >>> "AP" in run.evaluate(test).metrics
+    True
+    """
+
+    def __init__(
+        self,
+        model: TemporalModel,
+        settings: TrainSettings | None = None,
+        *,
+        directory: str | Path | None = None,
+        listener: Listener | None = None,
+        data: dict[str, Any] | None = None,
+        **overrides: Any,
+    ) -> None:
+        base = settings.model_dump() if settings else {}
+        self.settings = TrainSettings.of({**base, **overrides})
+        self.model = model
+        self.files = RunFiles(Path(directory)) if directory is not None else None
+        self.listener = listener or Listener()
+        self.data = data
+
+    def fit(self, train: EventRange, val: EventRange, *, resume: bool = False) -> Run:
+        """Train, and return the run at its best epoch.
+
+        Args:
+            train, val: consecutive ranges of the same events.
+            resume: go on from the directory's last checkpoint, if there is one.
+
+        Raises:
+            SettingError: ranges that do not belong together, or a model built for other data.
+            CheckpointError: a checkpoint of other data, another model or other settings.
+        """
+        _check_ranges(self.model, train, val)
+        session = _Session(self, train, val)
+        if resume:
+            session.restore()
+        session.begin()
+        while not session.finished():
+            session.run_epoch()
+        return session.close()
+
+
+class _Session:
+    """One `fit`: everything that changes while training."""
+
+    def __init__(self, trainer: Trainer, train: EventRange, val: EventRange) -> None:
+        settings = self.settings = trainer.settings
+        self.trainer, self.listener, self.files = trainer, trainer.listener, trainer.files
+        self.model = trainer.model.to(settings.device)
+        self.events = train.events
+        self.stream = Stream.open(
+            train.events,
+            (
+                part_of(_named(train, "train"), settings.batch_size, hide=True),
+                part_of(_named(val, "val"), settings.evaluation_batch_size),
+            ),
+            self.model.history,
+            hidden_nodes=train.hidden_nodes,
+            seed=settings.seed,
+            compact=torch.device(settings.device).type != "cpu",
+        )
+        self.state = NodeState(self.events.schema.num_nodes, self.model.memory_width).to(
+            settings.device
+        )
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(),
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self.negatives = NegativeSampler(self.events, NegativeSettings(seed=settings.seed))
+        ranking = settings.candidates if settings.metric == "MRR" else 0
+        self.plan = evaluation_plan(settings, self.stream, candidates=ranking)
+        self.cursor = Cursor()
+        self.best: Checkpoint | None = None
+
+    # -- life cycle
+
+    def begin(self) -> None:
+        if self.files is not None:
+            self.files.begin(self.describe_config(), self.cursor.records)
+
+    def finished(self) -> bool:
+        cursor, patience = self.cursor, self.settings.patience
+        stale = cursor.epoch - 1 - cursor.best_epoch
+        return cursor.epoch >= self.settings.epochs or (patience > 0 and stale >= patience)
+
+    def run_epoch(self) -> None:
+        cursor, phase = self.cursor, self.stream.phase("train")
+        if cursor.batch == 0:
+            self.state.reset()
+        times = StageTimes()
+        executor = EagerExecutor(self.model, self.state, self.optimizer, self.settings.clip, times)
+        started = saved = time.perf_counter()
+        border_B1 = self.stream.plan.border_B1
+        total = int(border_B1[phase.last] - border_B1[phase.first])
+        self.listener.started("train", cursor.epoch, total)
+        self.model.train()
+        first = cursor.batch
+        for number in phase.batches[first:]:
+            event_B = self.stream.plan.events(number)
+            with times("prepare"):
+                negative_BC = self.negatives.draw_at(event_B, epoch=cursor.epoch)
+                batch = self.stream.preparer.prepare(number, negative_BC, epoch=cursor.epoch)
+            loss = executor.train(batch)
+            cursor.add_loss(loss, len(event_B))
+            self._check_loss(loss, number)
+            self.listener.advanced(len(event_B), cursor.mean_loss)
+            if self._checkpoint_due(number, saved):
+                self._save_last()
+                saved = time.perf_counter()
+        seconds = time.perf_counter() - started
+        evaluation = evaluate(
+            self.model, self.state, self.stream, "val", self.plan, listener=self.listener
+        )
+        trained = total - int(border_B1[phase.first + first])
+        self._end_epoch(evaluation, trained / max(seconds, 1e-9), seconds, times)
+
+    def _end_epoch(
+        self, evaluation: Evaluation, rate: float, seconds: float, times: StageTimes
+    ) -> None:
+        cursor = self.cursor
+        value = evaluation.metrics[self.settings.metric].value
+        record = EpochRecord.of(cursor, evaluation, rate, seconds, dict(times.seconds))
+        improved = cursor.best_epoch < 0 or value > cursor.best_value
+        if improved:
+            cursor.best_value, cursor.best_epoch = value, cursor.epoch
+            self._keep_best()
+        self.listener.finished("train", cursor.epoch, record.figures())
+        cursor.next_epoch(record)
+        if self.files is not None:
+            self._save_last()
+            self.files.append(record)
+
+    def close(self) -> Run:
+        best = self.best
+        if best is None and self.files is not None:
+            best = load_checkpoint(self.files.best)
+        assert best is not None
+        self.model.load_state_dict(best.group("weights"))
+        state = state_from(best)
+        return Run(
+            model=self.model.eval(),
+            settings=self.settings,
+            stream=self.stream,
+            state=state.to(self.settings.device),
+            records=tuple(self.cursor.records),
+            best_epoch=self.cursor.best_epoch,
+            directory=None if self.files is None else self.files.directory,
+        )
+
+    # -- checkpoints
+
+    def _checkpoint_due(self, number: int, saved: float) -> bool:
+        if self.files is None:
+            return False
+        if self.settings.checkpoint_batches is not None:
+            return (number + 1) % self.settings.checkpoint_batches == 0
+        return time.perf_counter() - saved >= self.settings.checkpoint_seconds
+
+    def _keep_best(self) -> None:
+        checkpoint = Checkpoint(
+            {**weight_tensors(self.model), **state_tensors(self.state), **self._hidden()},
+            {**self._about(), "cursor": self.cursor.to_dict()},
+        )
+        if self.files is not None:
+            save_checkpoint(self.files.best, checkpoint)
+        else:
+            self.best = Checkpoint(
+                {
+                    name: tensor.detach().cpu().clone()
+                    for name, tensor in checkpoint.tensors.items()
+                },
+                checkpoint.about,
+            )
+
+    def _hidden(self) -> dict[str, torch.Tensor]:
+        hidden = self.stream.hidden_nodes
+        return {} if hidden is None else {"hidden": torch.from_numpy(hidden)}
+
+    def _save_last(self) -> None:
+        assert self.files is not None
+        tensors = {
+            **weight_tensors(self.model),
+            **optimizer_tensors(self.model, self.optimizer),
+        }
+        # Between epochs the state is about to be reset: only inside an epoch is it needed.
+        if self.cursor.batch > 0:
+            tensors.update(state_tensors(self.state))
+        about = {**self._about(), "cursor": self.cursor.to_dict()}
+        save_checkpoint(self.files.last, Checkpoint(tensors, about))
+
+    def restore(self) -> None:
+        """Continue from the last checkpoint of the directory, if there is one."""
+        if self.files is None or not self.files.last.exists():
+            return
+        checkpoint = load_checkpoint(self.files.last)
+        check_same(self.files.last, checkpoint.about, self._about())
+        self.model.load_state_dict(checkpoint.group("weights"))
+        load_optimizer(self.model, self.optimizer, checkpoint.group("optimizer"))
+        self.cursor = Cursor.from_dict(checkpoint.about["cursor"])
+        if self.cursor.batch > 0:
+            self.state = state_from(checkpoint).to(self.settings.device)
+        self.listener.message(
+            f"resuming at epoch {self.cursor.epoch + 1}, batch {self.cursor.batch + 1}"
+        )
+
+    def _about(self) -> dict[str, Any]:
+        return about_run(self.model, self.stream, self.settings)
+
+    def describe_config(self) -> dict[str, Any]:
+        """The effective settings, as saved in the run's config.yaml."""
+        assert self.files is not None
+        data = self.trainer.data or self.files.keep_events(self.events)
+        return {
+            "model": {"name": self.model.name, "settings": self.model.settings},
+            "training": self.settings.model_dump(),
+            "data": {**data, "fingerprint": self.events.fingerprint},
+            "parts": [asdict(part) for part in self.stream.parts],
+        }
+
+    def _check_loss(self, loss: float, number: int) -> None:
+        if not math.isfinite(loss):
+            raise SettingError(
+                f"the loss became {loss} at epoch {self.cursor.epoch + 1}, batch {number + 1}: "
+                f"try a learning_rate below {self.settings.learning_rate}, or clip=1.0"
+            )
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _named(part: EventRange, name: str) -> EventRange:
+    return EventRange(part.events, part.start, part.stop, name, part.hidden_nodes)
+
+
+def _check_ranges(model: TemporalModel, train: EventRange, val: EventRange) -> None:
+    if train.events is not val.events:
+        raise SettingError(
+            "train and val must be ranges of the same events: make them with events.split(...)"
+        )
+    if train.stop != val.start:
+        raise SettingError(
+            f"val must follow train directly: train ends at event {train.stop}, val starts at "
+            f"{val.start}"
+        )
+    if len(train.kept()) == 0:
+        raise SettingError("the training range has no events")
+    check_schema(model.schema, train.events.schema)
