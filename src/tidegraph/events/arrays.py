@@ -66,7 +66,7 @@ def events_from_arrays(
     row_E = np.arange(count, dtype=np.int64)
     moved = 0
     if count and not bool((time_E[1:] >= time_E[:-1]).all()):
-        moved = int((time_E < np.maximum.accumulate(time_E)).sum())
+        moved = int((time_E[1:] < time_E[:-1]).sum())
         row_E = np.argsort(time_E, kind="stable")
         source_E, target_E, time_E = source_E[row_E], target_E[row_E], time_E[row_E]
         features_EF, label_E, weight_E = (
@@ -270,10 +270,10 @@ def _sides(
             "expected exactly one row a node (row i is node i, no padding row)"
         )
     if largest >= num_nodes:
-        column_E = source_E if int(source_E.max()) == largest else target_E
-        row = int(np.argmax(column_E == largest)) + 1
+        row = int(np.argmax((source_E >= num_nodes) | (target_E >= num_nodes)))
+        node = max(int(source_E[row]), int(target_E[row]))
         raise InputError(
-            f"{name}: row {row} has node {largest}, but there are {num_nodes:,} nodes "
+            f"{name}: row {row + 1} has node {node}, but there are {num_nodes:,} nodes "
             f"(0 to {num_nodes - 1})"
             + ("; node_features needs one row a node" if rows is not None else "")
         )

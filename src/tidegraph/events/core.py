@@ -58,7 +58,7 @@ class ReadReport:
     Attributes:
         source_name: the file or "memory".
         rows: rows of the input.
-        rows_moved: rows that came after a row with a later time, and were sorted before it.
+        rows_moved: rows that were earlier than the row before them: 0 where nothing was sorted.
         notes: sentences on what was assumed or is worth knowing.
     """
 

@@ -30,7 +30,7 @@ class Description:
         exact_repeats: events equal to an earlier one in source, target and time.
         repeated_pairs: share of events whose (source, target) pair occurred before.
         self_loops: events from a node to itself.
-        rows_moved: rows that came after a later one and were sorted before it.
+        rows_moved: rows of the input that were earlier than the row before them.
         degree: events a node: min, median, mean, p99 and max over nodes with events.
         event_features, node_features: widths.
         label: "none", or what the label column holds.

@@ -209,15 +209,14 @@ def _namespace_note(numbering: Numbering) -> tuple[str, ...]:
 
 
 def _count_moved(connection: Any, clock: Clock) -> int:
-    """Rows that come after a row with a later time."""
-    moved, latest = 0, None
+    """Rows that are earlier than the row before them."""
+    moved, last = 0, None
     for batch in stream(connection, f"SELECT {clock.sql} FROM staged", 1 << 20):
         time = batch.column(0).to_numpy()
         if len(time):
-            running = np.maximum.accumulate(time)
-            running = running if latest is None else np.maximum(running, latest)
-            moved += int((time < running).sum())
-            latest = running[-1]
+            moved += int((time[1:] < time[:-1]).sum())
+            moved += int(last is not None and time[0] < last)
+            last = time[-1]
     return moved
 
 
