@@ -16,7 +16,7 @@ from tidegraph.errors import InputError, SettingError
 from tidegraph.history import build_kernels, checks
 
 _MOST_CHUNKS = 8  # a chunk's counters take N words: more of them cost more than they save
-_SMALL = 20_000  # up to this many events, one chunk
+_SMALL = 20_000  # up to this many events or entries, waking other threads does not pay
 
 
 def entry_type(time_type: np.dtype, num_events: int) -> np.dtype:
@@ -38,8 +38,9 @@ def check_events(
     if num_nodes < 0 or num_nodes >= 2**31:
         raise SettingError(f"num_nodes is {num_nodes}, expected 0 to 2**31 - 1.")
     if time_type is None:
-        kind = np.asarray(time).dtype.kind
-        time_type = checks.FLOAT64 if kind == "f" and len(time) else checks.INT64
+        untyped = not isinstance(time, np.ndarray) and len(time) == 0
+        is_float = np.asarray(time).dtype.kind == "f" and not untyped
+        time_type = checks.FLOAT64 if is_float else checks.INT64
     source = checks.as_nodes(source, "source", num_nodes)
     target = checks.as_nodes(target, "target", num_nodes)
     time = checks.as_times(time, "time", time_type)
@@ -94,7 +95,10 @@ def sort_by_node(
     _check_order(time)
     chunks = min(numba.get_num_threads(), _MOST_CHUNKS) if len(time) > _SMALL else 1
     cursor_CN = np.zeros((chunks, num_nodes), np.int64)
-    bad = build_kernels.count_entries(source, target, mask, directed, cursor_CN)
+    if chunks == 1:
+        bad = build_kernels.count_chunk(source, target, mask, 0, len(time), directed, cursor_CN[0])
+    else:
+        bad = build_kernels.count_entries(source, target, mask, directed, cursor_CN)
     if bad < len(time):
         name, node = ("source", source[bad])
         if 0 <= node < num_nodes:
@@ -105,7 +109,14 @@ def sort_by_node(
     if largest >= 2**31:
         raise InputError(f"One node has {largest} events; at most 2**31 - 1 are supported.")
     entries = np.empty(indptr_N1[-1], kind)
-    build_kernels.write_entries(source, target, time, mask, directed, offset, cursor_CN, entries)
+    if chunks == 1:
+        build_kernels.write_chunk(
+            source, target, time, mask, 0, len(time), directed, offset, cursor_CN[0], entries
+        )
+    else:
+        build_kernels.write_entries(
+            source, target, time, mask, directed, offset, cursor_CN, entries
+        )
     return indptr_N1, entries
 
 
@@ -115,8 +126,12 @@ def join(
     """(indptr_N1, entries) of two adjacencies over the same nodes, the second one later."""
     indptr_N1 = old_N1 + new_N1
     entries = np.empty(len(old) + len(new), new.dtype)
-    blocks = numba.get_num_threads() * 8
-    build_kernels.join_entries(indptr_N1, entries, old_N1, old, new_N1, new, blocks)
+    if len(entries) <= _SMALL:
+        last = len(indptr_N1) - 1
+        build_kernels.join_nodes(indptr_N1, entries, old_N1, old, new_N1, new, 0, last)
+    else:
+        blocks = numba.get_num_threads() * 8
+        build_kernels.join_entries(indptr_N1, entries, old_N1, old, new_N1, new, blocks)
     return indptr_N1, entries
 
 
@@ -143,7 +158,11 @@ def check_adjacency(
         raise InputError(
             f"indptr_N1 must rise from 0 to the {len(entries)} entries without falling."
         )
-    bad = build_kernels.check_entries(indptr_N1, entries, num_events, numba.get_num_threads() * 8)
+    if len(entries) <= _SMALL:
+        bad = build_kernels.first_unsorted(indptr_N1, entries, num_events, 0, num_nodes)
+    else:
+        blocks = numba.get_num_threads() * 8
+        bad = build_kernels.check_entries(indptr_N1, entries, num_events, blocks)
     if bad < len(entries):
         raise _unsorted(indptr_N1, entries, bad, num_nodes, num_events)
     if len(entries) and entries.dtype["time"] == checks.INT64:

@@ -79,8 +79,9 @@ def _float_to_int(array: np.ndarray, name: str) -> np.ndarray:
     if inexact.any():
         row = int(np.flatnonzero(inexact)[0])
         raise InputError(
-            f"{name}[{row}] is the float {array[row]!r}, but the index keeps exact integer times. "
-            "Pass whole numbers below 2**53 or int64 values, or build the index with float64 times."
+            f"{name}[{row}] is the float {float(array[row])!r}, but the index keeps exact integer "
+            "times. Pass whole numbers below 2**53 or int64 values, or build the index with "
+            "float64 times."
         )
     return array.astype(INT64)
 
@@ -88,7 +89,7 @@ def _float_to_int(array: np.ndarray, name: str) -> np.ndarray:
 def _to_float(array: np.ndarray, name: str) -> np.ndarray:
     result = array.astype(FLOAT64)
     if array.dtype.kind in "iu":
-        inexact = np.abs(result) > EXACT_FLOAT
+        inexact = np.abs(result) >= EXACT_FLOAT
         if inexact.any():
             row = int(np.flatnonzero(inexact)[0])
             raise InputError(

@@ -40,8 +40,8 @@ class TemporalIndex:
         num_nodes: N.
         num_events: E, including events that a `keep` mask left out.
         directed: whether an event is an entry of its source only.
-        last_time: the time of event E-1, None for an index without events. Later events may be
-            appended from here on.
+        last_time: the time of event E-1, None for an index without events; from here on later
+            events may be appended. Taken from the entries where it is not given.
 
     >>> index = TemporalIndex.build([0, 0, 1], [1, 2, 2], [10, 20, 30], num_nodes=3)
     >>> index.sample([2], [30], k=2).neighbor_SK.tolist()
@@ -60,6 +60,8 @@ class TemporalIndex:
         build.check_adjacency(self.indptr_N1, self.entries, self.num_nodes, self.num_events)
         coarse = np.ascontiguousarray(self.entries[:: sample_kernels.PITCH])
         object.__setattr__(self, "_coarse", coarse)
+        if self.last_time is None and len(self.entries):
+            object.__setattr__(self, "last_time", self.entries["time"].max())
 
     @classmethod
     def build(

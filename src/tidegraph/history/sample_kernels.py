@@ -125,8 +125,8 @@ def sample_block(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Answer roots `first..last-1`; returns the first bad root (nothing written), or S.
 
-    `coarse` is every PITCH-th of `entries`. Arrays of the result are rows of `TemporalIndex.sample`'s output. With COUNT_ONLY only
-    `count_S` is written, and `k` does not cap it.
+    `coarse` is every PITCH-th of `entries`. The last five arrays are the fields of `Neighbors`.
+    With COUNT_ONLY only `count_S` is written, and `k` does not cap it.
     """
     width = last - first
     lo_W = np.empty(width, np.int64)
