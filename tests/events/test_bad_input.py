@@ -272,6 +272,12 @@ def test_tables_of_a_database(tmp_path: Path) -> None:
     has(csv(tmp_path, GOOD, error=SettingError, table="one"), "table= is for database files")
 
 
+def test_settings_of_the_engine(tmp_path: Path) -> None:
+    has(csv(tmp_path, GOOD, memory_limit="lots"), "a.csv", "memory_limit")
+    told = csv(tmp_path, GOOD, store=tmp_path / "a.csv" / "store")
+    has(told, "store: cannot be written")
+
+
 def test_things_that_are_no_table() -> None:
     has(message(42), "cannot read a int; expected a path")
     has(message({"u": [1], "i": [2, 3], "t": [1]}), "columns differ in length", "'i': 2")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -522,6 +524,22 @@ def test_node_table_by_id(tmp_path: Path) -> None:
     numbers = read({"u": [9], "i": [5], "t": [1]}, node_features=frame, node_id="name")
     assert numbers.node_features is not None
     assert numbers.node_features[:, 0].tolist() == pytest.approx([0.6, 0.9, 0.5])
+
+
+def test_node_table_of_two_columns_with_tabs(tmp_path: Path) -> None:
+    path = write(tmp_path / "nodes.txt", "n\tg\na b\t1\nx\t2\n")
+    events = read({"u": ["a b"], "i": ["x"], "t": [1]}, node_features=path, node_id="n")
+    assert events.node_features is not None
+    assert events.node_features.tolist() == [[1], [2]]
+
+
+def test_reading_libraries_are_imported_on_use_only() -> None:
+    program = (
+        "import sys, tidegraph.events as e; e.Events.from_arrays([0], [1], [2]).split; "
+        "sys.exit(', '.join({'duckdb', 'pyarrow', 'pandas', 'polars'} & set(sys.modules)) or None)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 # --- larger than memory, and the published files ------------------------------------------------

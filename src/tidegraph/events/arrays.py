@@ -224,7 +224,8 @@ def matrix(value: Any, column: str, rows: int | None, name: str) -> np.ndarray |
         )
     if array.shape[1] == 0:
         return None
-    result = np.ascontiguousarray(array, dtype=np.float32) if array.size else array.astype("f4")
+    with np.errstate(over="ignore"):  # found below, with its row
+        result = np.ascontiguousarray(array if array.size else array.astype("f4"), np.float32)
     for start in range(0, len(result), _CHECK_ROWS):
         finite = np.isfinite(result[start : start + _CHECK_ROWS])
         if not finite.all():

@@ -285,10 +285,8 @@ def _delimiter_of(lines: list[str]) -> str:
         widths = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
         if len(widths) == 1 and min(widths) > 2:
             return delimiter
-    for delimiter in _DELIMITERS:
-        if len(next(csv.reader(lines[:1], delimiter=delimiter))) > 2:
-            return delimiter
-    return ","
+    widths_of = {d: len(next(csv.reader(lines[:1], delimiter=d))) for d in _DELIMITERS}
+    return max(widths_of, key=lambda delimiter: widths_of[delimiter])
 
 
 def _has_header(records: list[list[str]], wanted: Sequence[str | int]) -> bool:

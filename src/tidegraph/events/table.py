@@ -103,7 +103,7 @@ def read_table(
     options = Options(format, header, delimiter, table, query)
     wanted = [name for name in (source, target, time, label, weight) if name is not None]
     target_directory = None if store is None else Path(store)
-    with _database(data, target_directory, memory_limit, threads) as connection, _named(data):
+    with _named(data), _database(data, target_directory, memory_limit, threads) as connection:
         opened = open_table(connection, data, options, wanted)
         columns = resolve_columns(
             opened,
@@ -155,8 +155,11 @@ def _database(
 
     beside = None
     if store is not None:
-        store.parent.mkdir(parents=True, exist_ok=True)
         beside = store.parent  # where there must be room for the result anyway
+        try:
+            beside.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{store}: cannot be written ({error.strerror})") from None
     with tempfile.TemporaryDirectory(prefix=".tidegraph-scratch-", dir=beside) as scratch:
         connection = duckdb.connect()
         try:
