@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from tidegraph.batches import BatchPlan, History, Hop, PreparedBatch, Preparer, 
 from tidegraph.events import Events
 from tidegraph.features import FeatureStore
 from tidegraph.history import TemporalIndex
-from tidegraph.models import TemporalModel
+from tidegraph.models import TGN, TemporalModel
 from tidegraph.state import NodeState
 
 
@@ -85,7 +86,7 @@ def streams(draw: st.DrawFn, most_events: int = 24) -> Stream:
     )
 
 
-def random_stream(seed: int, count: int, nodes: int = 6, **kwargs: object) -> Stream:
+def random_stream(seed: int, count: int, nodes: int = 6, **kwargs: Any) -> Stream:
     """A reproducible stream with ties, repeats and self-loops."""
     rng = np.random.default_rng(seed)
     return Stream(
@@ -93,7 +94,7 @@ def random_stream(seed: int, count: int, nodes: int = 6, **kwargs: object) -> St
         target=rng.integers(0, nodes, count).tolist(),
         time=np.sort(rng.integers(0, 2 * count, count)).tolist(),
         num_nodes=nodes,
-        **kwargs,  # type: ignore[arg-type]
+        **kwargs,
     )
 
 
@@ -133,7 +134,21 @@ def negatives(prep: Preparer, number: int, count: int = 1) -> np.ndarray:
     return rng.integers(0, prep.events.schema.num_nodes, shape).astype(np.int32)
 
 
-def double_state(model: TemporalModel, num_nodes: int) -> NodeState:
+def tgn(stream: Stream, seed: int = 0, **options: Any) -> TGN:
+    """A small TGN in float64, its weights large enough that everything in it matters."""
+    sizes: dict[str, Any] = {
+        "memory": 4, "time": 3, "embedding": 6, "neighbors": 3, "dropout": 0.0,
+    }  # fmt: skip
+    torch.manual_seed(seed)
+    model = TGN(stream.events().schema, **{**sizes, **options}).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+        model.time_code.bias.uniform_(-1, 1)
+    return model
+
+
+def empty_state(model: TemporalModel, num_nodes: int) -> NodeState:
     """An empty state in the precision of the model's parameters."""
     state = NodeState(num_nodes, model.memory_width)
     kind = next(model.parameters()).dtype
@@ -161,7 +176,7 @@ def scores(
     model: TemporalModel, prep: Preparer, negative: Sequence[np.ndarray] | None = None
 ) -> list[torch.Tensor]:
     """Logits of every batch in order, from an empty state, without gradients."""
-    state = double_state(model, prep.events.schema.num_nodes)
+    state = empty_state(model, prep.events.schema.num_nodes)
     model.eval()
     result = []
     with torch.no_grad():

@@ -20,7 +20,7 @@ def test_no_event_is_lost_at_the_end(size: int, expected: list[int]) -> None:
     plan = BatchPlan.build([("train", np.arange(10), size)])
     batches = [plan.events(b).tolist() for b in range(len(plan))]
     assert [len(batch) for batch in batches] == expected
-    assert sum(batches, []) == list(range(10))
+    assert [event for batch in batches for event in batch] == list(range(10))
     assert plan.first_event_B.tolist() == [batch[0] for batch in batches]
 
 
