@@ -273,7 +273,8 @@ def test_tables_of_a_database(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_engine(tmp_path: Path) -> None:
-    has(csv(tmp_path, GOOD, memory_limit="lots"), "a.csv", "memory_limit")
+    told = csv(tmp_path, GOOD, error=SettingError, memory_limit="lots")
+    has(told, "memory_limit is 'lots'; expected bytes or a size such as '2GB'")
     told = csv(tmp_path, GOOD, store=tmp_path / "a.csv" / "store")
     has(told, "store: cannot be written")
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tidegraph.errors import InputError, TidegraphError
+from tidegraph.errors import InputError, SettingError, TidegraphError
 from tidegraph.events.columns import resolve_columns
 from tidegraph.events.core import Events
 from tidegraph.events.formats import Options, open_table
@@ -165,7 +165,12 @@ def _database(
         try:
             limit = memory_limit if memory_limit is not None else _default_memory()
             amount = f"{limit}B" if isinstance(limit, int) else limit
-            run(connection, f"SET memory_limit = {literal(amount)}")
+            try:
+                run(connection, f"SET memory_limit = {literal(amount)}")
+            except duckdb.Error:
+                raise SettingError(
+                    f"memory_limit is {limit!r}; expected bytes or a size such as '2GB'"
+                ) from None
             run(connection, f"SET temp_directory = {literal(scratch)}")
             run(connection, "SET preserve_insertion_order = true")
             run(connection, "SET TimeZone = 'UTC'")
