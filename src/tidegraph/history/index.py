@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _NO_LIMIT = np.array([NO_LIMIT], np.int64)
 _NO_SLOTS = np.empty(0, np.uint64)
 _ONE_BLOCK = 64  # up to this many roots, waking the other threads costs more than it brings
+_NO_WINDOW = {checks.INT64: np.uint64(0), checks.FLOAT64: np.float64(0)}  # unread without WINDOW
 _KEY_MASK = (1 << 64) - 1
 _STRATEGIES = {"recent": 0, "uniform": sample_kernels.UNIFORM}
 
@@ -243,7 +244,7 @@ class TemporalIndex:
             mode |= sample_kernels.PADDING
         if window is not None:
             mode |= sample_kernels.WINDOW
-        limit = checks.as_window(0 if window is None else window, time_type)
+        limit = _NO_WINDOW[time_type] if window is None else checks.as_window(window, time_type)
         before = checks.as_limits(before_event, len(nodes), _NO_LIMIT)
         return nodes, times, before, checks.as_slots(slot, len(nodes), _NO_SLOTS), limit, mode
 
