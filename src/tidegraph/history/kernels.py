@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 
 from tidegraph._jit import kernel
 
@@ -109,3 +110,23 @@ def below(bits, bound):  # type: ignore[no-untyped-def]
     (The product rounds to less than `bound`: the largest factor is 1 - 2**-53.)
     """
     return np.int64(np.float64(bits >> np.uint64(11)) * 2.0**-53 * np.float64(bound))
+
+
+def _prefetch(context: Any, array: Any, index: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        data = target.make_array(kind)(target, builder, arguments[0]).data
+        number = ir.IntType(32)
+        pointer = ir.IntType(8).as_pointer()
+        shape = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        instruction = builder.module.declare_intrinsic("llvm.prefetch", [pointer], shape)
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), pointer)
+        read, keep, from_data = number(0), number(3), number(1)
+        builder.call(instruction, [address, read, keep, from_data])
+        return target.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
+"""`prefetch(array, index)` starts loading an element into the cache; any index is allowed."""
