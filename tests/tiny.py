@@ -138,6 +138,7 @@ def tgn(stream: Stream, seed: int = 0, **options: Any) -> TGN:
     """A small TGN in float64, its weights large enough that everything in it matters."""
     sizes: dict[str, Any] = {
         "memory": 4, "time": 3, "embedding": 6, "neighbors": 3, "dropout": 0.0,
+        "time_code": "trainable",
     }  # fmt: skip
     torch.manual_seed(seed)
     model = TGN(stream.events().schema, **{**sizes, **options}).double()

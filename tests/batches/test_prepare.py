@@ -20,6 +20,7 @@ import ledger
 import tiny
 from tidegraph.batches import History, PreparedBatch, Preparer
 from tidegraph.errors import SettingError
+from tidegraph.history import TemporalIndex
 
 histories = st.builds(
     History,
@@ -116,7 +117,7 @@ def check_padding(batch: PreparedBatch) -> None:
     compact=st.booleans(),
     hidden=st.integers(0, 3),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_everything_equals_a_scan_over_the_events(
     stream: tiny.Stream,
     history: History,
@@ -394,7 +395,7 @@ def test_the_last_event_is_a_neighbor_and_mail_of_what_follows() -> None:
 
 
 @given(stream=tiny.streams(), history=histories, batch_size=st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_query_after_the_stream_sees_all_of_it(
     stream: tiny.Stream, history: History, batch_size: int
 ) -> None:
@@ -466,3 +467,13 @@ def test_negatives_of_another_length_are_refused(shape: tuple[int, ...]) -> None
     prep = tiny.preparer(tiny.random_stream(0, 10), History(), 5)
     with pytest.raises(SettingError, match=r"batch 1 of 5 events: expected one row per event"):
         prep.prepare(1, np.zeros(shape, np.int32))
+
+
+def test_a_directed_index_is_refused_for_memory() -> None:
+    """It would list an event under its source only, and the target would miss its mail."""
+    prep = tiny.preparer(tiny.random_stream(0, 10), History(), 5)
+    directed = TemporalIndex.from_events(prep.events, directed=True)
+    with pytest.raises(SettingError, match=r"directed.*mail.*undirected index"):
+        replace(prep, index=directed)
+    without = replace(prep, index=directed, history=History(memory=False))
+    assert without.prepare(1, tiny.negatives(prep, 1)).mail is None

@@ -1,7 +1,7 @@
 """No look-ahead: nothing at or after a query's time changes its score, its own event included.
 
-Two kinds of evidence. Where a change leaves all shapes as they are (another time, other features),
-scores must be equal bit for bit in the precision of training. Where it does not (an event more or
+Two kinds of evidence. Where a change leaves all shapes as they are (other features), scores must
+be equal bit for bit in the precision of training. Where it does not (an event more or
 less), the matrix products may block the same sums differently, so the model runs in float64 and
 scores must agree to 1e-12. That a real leak would be far larger is tested as well: changing one
 event before the query moves its score.
@@ -83,7 +83,7 @@ def rewrite(
     position=st.integers(0, 17),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_nothing_at_or_after_the_query_changes_its_scores(
     stream: tiny.Stream, options: dict[str, Any], batch_size: int, position: int, seed: int
 ) -> None:
@@ -105,7 +105,7 @@ def test_nothing_at_or_after_the_query_changes_its_scores(
     position=st.integers(0, 17),
     target=st.integers(0, 5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_score_does_not_depend_on_whether_its_own_edge_exists(
     stream: tiny.Stream, options: dict[str, Any], batch_size: int, position: int, target: int
 ) -> None:
@@ -123,31 +123,20 @@ def test_a_score_does_not_depend_on_whether_its_own_edge_exists(
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
-def test_later_times_and_features_change_no_bit(options: dict[str, Any]) -> None:
-    """All shapes stay, so do all bits, in float32: for each event of the last but one batch, what
-    comes after it (and its own features) is changed."""
+def test_features_of_the_event_and_of_later_ones_change_no_bit(options: dict[str, Any]) -> None:
     stream = tiny.random_stream(0, 30, nodes=5)
     model = tiny.tgn(stream, **options).float()
     for event in range(18, 24):
         original, changed = stream.events(), stream.events()
-        time = original.time.copy()
-        time[event + 1 :] = time[event] + 3 * np.arange(1, len(time) - event)
         assert original.features is not None
         features = original.features.copy()
         features[event:] = 9.0
-        if model.history.inclusive or event % 2:
-            object.__setattr__(changed, "time", time)
         object.__setattr__(changed, "features", features)
-        rows = []
-        for events in (original, changed):
-            prep = tiny.preparer(events, model.history, 6)
-            rows.append(tiny.scores(model, prep)[event // 6][event % 6])
-        # The roots after `event` have other times, so other seeds may merge or not: only where
-        # the number of seeds is equal are the products of one shape.
-        torch.testing.assert_close(rows[0], rows[1], rtol=0, atol=2e-6)
-        unchanged_times = not (model.history.inclusive or event % 2)
-        if unchanged_times:
-            assert torch.equal(rows[0], rows[1])
+        rows = [
+            tiny.scores(model, tiny.preparer(events, model.history, 6))[event // 6][event % 6]
+            for events in (original, changed)
+        ]
+        assert torch.equal(rows[0], rows[1])
 
 
 def test_the_next_event_may_differ_but_not_this_one() -> None:
