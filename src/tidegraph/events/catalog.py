@@ -11,6 +11,7 @@ import gzip
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,16 @@ from tidegraph.events.synthetic import (
 
 _FLIGHTS = Path(__file__).parent / "data" / "flights.parquet"
 _SYNTHETIC = "synthetic:"
+
+FLIGHTS_COLUMNS: dict[str, Any] = {
+    "source": "plane",
+    "target": "airport",
+    "time": "time",
+    "features": ["departure_delay", "arrival_delay", "distance", "cancelled", "diverted"],
+    "categorical": ["carrier"],
+    "time_unit": "s",
+}
+"""How the bundled file is read; later flights in the same columns can be read alike."""
 
 
 @dataclass(frozen=True)
@@ -146,16 +157,7 @@ def _parse_name(name: str, scale: float) -> tuple[str, float]:
 def _read_flights(path: Path) -> Events:
     from tidegraph.events.table import read_table
 
-    return read_table(
-        path,
-        source="plane",
-        target="airport",
-        time="time",
-        features=("departure_delay", "arrival_delay", "distance", "cancelled", "diverted"),
-        categorical=("carrier",),
-        bipartite=True,
-        time_unit="s",
-    )
+    return read_table(path, bipartite=True, **FLIGHTS_COLUMNS)
 
 
 def _read_wikipedia(path: Path) -> Events:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
 from tidegraph.errors import CheckpointError, HistoryError, SettingError
@@ -144,12 +145,15 @@ class Run:
         score = np.concatenate(scores) if scores else np.empty(0, np.float32)
         return PairPredictions(source, target, time_B, sigmoid(score))
 
-    def embed(self, nodes: Any = None, time: Any = None) -> Embeddings:
+    def embed(
+        self, nodes: Any = None, time: Any = None, *, side: str | None = None
+    ) -> Embeddings:
         """Embeddings of nodes, from everything streamed so far.
 
         Args:
             nodes: original ids; default: all.
             time: as in `predict`.
+            side: "source" or "target", where the same id means two nodes.
 
         Raises:
             UnknownNodeError, HistoryError: as in `predict`.
@@ -157,7 +161,7 @@ class Run:
         ids = self.events.ids
         node_B = np.arange(self.events.schema.num_nodes, dtype=np.int32)
         if nodes is not None:
-            node_B = ids.to_internal(np.asarray(nodes)).astype(np.int32)
+            node_B = ids.to_internal(np.asarray(nodes), side=side).astype(np.int32)
         time_B = self._query_times(time, len(node_B))
         executor = EagerExecutor(self.model, self.state)
         rows = [np.empty((0, self.model.embedding_width), np.float32)]
@@ -192,7 +196,7 @@ class Run:
         check_schema(self.model.schema, events.schema)
         self.advance()
         first = len(self.events)
-        known = concatenate(self.events, events)
+        known = concatenate(*_alike(self.events, events))
         stream = self.stream.with_events(known)
         name = _free_name(stream, "predict")
         stream = stream.with_part(
@@ -213,14 +217,18 @@ class Run:
             raise SettingError("this run has no directory: give Trainer(..., directory=...)")
         files = RunFiles(self.directory)
         about = about_run(self.model, self.stream, self.settings)
-        store = self.events.path
-        if store is None:
-            target = files.directory / f"events-{len(self.events)}"
-            if not target.exists():
-                self.events.save(target)
-            store = target.resolve()
-        about["data"] = {"store": str(store)}
+        # The events that the run was made from are found through config.yaml; others are kept here.
+        if self.events.fingerprint != files.read_config()["data"].get("fingerprint"):
+            store = self.events.path
+            if store is None:
+                target = files.directory / f"events-{len(self.events)}"
+                if not target.exists():
+                    self.events.save(target)
+                store = target.resolve()
+            about["data"] = {"store": str(store)}
         tensors = {**weight_tensors(self.model), **state_tensors(self.state)}
+        if self.stream.hidden_nodes is not None:
+            tensors["hidden"] = torch.from_numpy(self.stream.hidden_nodes)
         save_checkpoint(files.stream, Checkpoint(tensors, about))
         return files.stream
 
@@ -392,6 +400,13 @@ def _load_weights(model: TemporalModel, checkpoint: Checkpoint, path: Path) -> N
         raise CheckpointError(
             f"{path} is of another model than {type(model).__name__}: {error}"
         ) from error
+
+
+def _alike(events: Events, later: Events) -> tuple[Events, Events]:
+    """Labels of new events are rarely known yet: without them, nothing that follows has any."""
+    if (events.label is None) == (later.label is None):
+        return events, later
+    return replace(events, label=None), replace(later, label=None)
 
 
 def _free_name(stream: Stream, name: str) -> str:

@@ -39,7 +39,7 @@ class RunFiles:
         self.directory.mkdir(parents=True, exist_ok=True)
         versions = {
             "tidegraph": tidegraph.__version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "python": platform.python_version(),
         }
         text = yaml.safe_dump({**config, "versions": versions}, sort_keys=False)
@@ -50,6 +50,11 @@ class RunFiles:
         """Add one epoch to metrics.jsonl."""
         with open(self.metrics, "a", encoding="utf-8") as file:
             file.write(_line(record))
+
+    def append_evaluation(self, part: str, figures: dict[str, Any]) -> None:
+        """Add one evaluation to metrics.jsonl."""
+        with open(self.metrics, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"evaluation": part, **figures}) + "\n")
 
     def read_config(self) -> dict[str, Any]:
         """The saved settings.

@@ -1,0 +1,380 @@
+"""`tidegraph train`: from a table of events to a trained, evaluated, saved run."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidegraph._jit import set_threads
+from tidegraph.cli.app import Interrupted
+from tidegraph.cli.data import (
+    OpenedData,
+    keep_events,
+    open_data,
+    restore_store,
+    split_events,
+)
+from tidegraph.cli.flags import flags_for, with_flags
+from tidegraph.cli.settings import DataSettings, Settings, SplitSettings, merge, settings_of
+from tidegraph.cli.warm_up import warm_up
+from tidegraph.errors import CheckpointError, SettingError
+from tidegraph.events import Split
+from tidegraph.models import MODELS, build_model
+from tidegraph.presets import PRESETS
+from tidegraph.report.comparison import Scored, evaluate_baselines, scored
+from tidegraph.report.console import ConsoleListener, Printer
+from tidegraph.report.page import write_page
+from tidegraph.report.plain import add_seconds, metric_values, print_json, scored_values
+from tidegraph.report.tables import comparison_tables
+from tidegraph.report.usage import peak_resident_bytes, process_started, versions
+from tidegraph.train import Run, Trainer, TrainSettings
+from tidegraph.train.run import open_data as open_saved
+from tidegraph.train.run_files import RunFiles
+
+_PRESET_HELP = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+_OWN_FLAGS = ("model", "preset", "config", "name", "out", "resume", "threads", "quiet", "json",
+              "help")  # fmt: skip
+
+
+def command() -> Callable[..., Any]:
+    """The command with a flag for every setting."""
+    settings = [setting for section in ("data", "split", "training", "model")
+                for setting in settings_of(section)]  # fmt: skip
+    return with_flags(train, flags_for(settings, taken=_OWN_FLAGS))
+
+
+def train(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help="a table (CSV, TSV, Parquet, JSON lines, DuckDB), stored events, or the name of a "
+            "data set (see `tidegraph datasets`); default: flights"
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help=f"which model: {', '.join(MODELS)} (default tgn)")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help=_PRESET_HELP)] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="YAML file: sections data, split, model, training; flags override it"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="the run's name (default: date, data and model)")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="directory of runs")] = Path("runs"),
+    resume: Annotated[
+        Path | None, typer.Option(help="go on with this run's directory, bit for bit")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all)")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="print errors and results only")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object as the last line of stdout")
+    ] = False,
+    given: Mapping[str, Mapping[str, Any]] = {},
+) -> None:
+    """The job from start to end."""
+    seconds = {"start": time.time() - process_started()}
+    printer = Printer(quiet=quiet, results_only=json)
+    if threads is not None:
+        set_threads(threads)
+    if resume is not None:
+        _refuse_with_resume(
+            data=data, model=model, preset=preset, config=config, name=name, **given
+        )
+        job = _resumed(resume, seconds)
+    else:
+        if preset is None and config is None and data in (None, "flights"):
+            preset = "flights"
+        settings = merge(given, model=model, preset=preset, config=config)
+        job = _new(data, settings, out, name, seconds)
+    seconds["compile"] = warm_up(
+        job.opened.events, job.settings.model, job.settings.model_values, job.settings.training,
+        job.settings.split.hidden_nodes > 0, printer,
+    )  # fmt: skip
+    _print_job(job, printer)
+    outcome = _run(job, printer, seconds)
+    _finish(job, outcome, printer, json)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything decided before training starts.
+
+    Attributes:
+        settings: effective.
+        opened: the events.
+        split: of them.
+        directory: of the run; None until it is claimed.
+        out, name: where and as what it will be.
+        resume: it goes on from a checkpoint.
+    """
+
+    settings: Settings
+    opened: OpenedData
+    split: Split
+    out: Path = Path("runs")
+    name: str | None = None
+    directory: Path | None = None
+    resume: bool = False
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Saved with the run: how to find the events, and how they were divided."""
+        test = self.split.test
+        return {
+            **self.opened.spec,
+            "split": self.settings.split.model_dump(exclude_defaults=True),
+            "test": [test.start, test.stop],
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        run: at the end of the test split.
+        directory: of the run.
+        rows: model and baselines; empty without a test split.
+        seconds: by stage.
+    """
+
+    run: Run
+    directory: Path
+    rows: tuple[Scored, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def _new(
+    data: str | None, settings: Settings, out: Path, name: str | None, seconds: dict[str, float]
+) -> Job:
+    if name is not None and (out / name).exists():
+        raise SettingError(
+            f"{out / name} exists already: choose another --name, or go on with it by "
+            f"`tidegraph train --resume {out / name}`"
+        )
+    data = data or settings.path
+    if data is None and settings.data.query is None:
+        data = "flights"
+    started = time.perf_counter()
+    opened = open_data(data, settings.data)
+    seconds["data"] = time.perf_counter() - started
+    split = _checked_split(opened, settings)
+    return Job(settings, opened, split, out, name)
+
+
+def _resumed(directory: Path, seconds: dict[str, float]) -> Job:
+    files = RunFiles(directory)
+    config = files.read_config()
+    if not files.last.exists():
+        raise CheckpointError(
+            f"{directory} has no checkpoint to go on from: it was stopped before the first one. "
+            "Start it again."
+        )
+    started = time.perf_counter()
+    spec = {key: value for key, value in config["data"].items() if key != "fingerprint"}
+    restore_store(spec)
+    events = open_saved(spec, directory)
+    seconds["data"] = time.perf_counter() - started
+    settings = Settings(
+        data=DataSettings(**spec.get("columns", {})),
+        split=SplitSettings(**spec.get("split", {})),
+        training=TrainSettings.of(config["training"]),
+        model=config["model"]["name"],
+        model_values=config["model"]["settings"],
+    )
+    for saved in ("split", "test"):
+        spec.pop(saved, None)
+    opened = OpenedData(events, directory.name, spec, reused=True)
+    split = _checked_split(opened, settings)
+    return Job(settings, opened, split, directory.parent, directory.name, directory, resume=True)
+
+
+def _refuse_with_resume(**given: Any) -> None:
+    for name, value in given.items():
+        if value:
+            flag = next(iter(value)) if isinstance(value, Mapping) else name
+            raise SettingError(
+                f"--resume keeps the run's own settings: leave out {flag}, or start a new run"
+            )
+
+
+def _checked_split(opened: OpenedData, settings: Settings) -> Split:
+    split = split_events(opened.events, settings.split, settings.training.seed)
+    if len(split.val) == 0:
+        raise SettingError("--val 0: the best epoch is chosen on the validation part; give a share")
+    return split
+
+
+def claim_directory(out: Path, name: str) -> Path:
+    """Create out/name, or out/name-2, -3, ... where that is taken; two runs never share one."""
+    number = 1
+    while True:
+        directory = out / (name if number == 1 else f"{name}-{number}")
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise SettingError(
+                f"cannot create {directory}: {error.strerror}; choose another place with --out"
+            ) from None
+        else:
+            return directory
+
+
+def _print_job(job: Job, printer: Printer) -> None:
+    events, settings, split = job.opened.events, job.settings, job.split
+    printer.say(str(events.describe()))
+    if job.opened.reused and "file" in job.opened.spec:
+        printer.say(
+            f"note      opened the copy stored when {job.opened.spec['file']} was first read"
+        )
+    sizes = ", ".join(f"{len(part):,} {part.name}" for part in split)
+    hidden = ""
+    if split.hidden_nodes is not None:
+        hidden = f"; {int(split.hidden_nodes.sum()):,} nodes hidden from training"
+    printer.say(f"split     {sizes} ({split.tie_rule}){hidden}")
+    preset = f" (preset {settings.preset})" if settings.preset else ""
+    built = build_model(settings.model, events.schema, **settings.model_values)
+    weights = sum(parameter.numel() for parameter in built.parameters())
+    printer.say(f"model     {settings.model}, {weights:,} weights: {_listed(built.settings)}")
+    printer.say(f"training  {_listed(settings.training.model_dump())}{preset}")
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items())
+
+
+def _run(job: Job, printer: Printer, seconds: dict[str, float]) -> Outcome:
+    directory = job.directory
+    if directory is None:
+        today = datetime.date.today().isoformat()
+        named = job.name or f"{today}-{job.opened.name}-{job.settings.model}"
+        directory = claim_directory(job.out, named)
+        job = replace(job, opened=keep_events(job.opened, directory))
+    try:
+        return _train_and_test(job, directory, printer, seconds)
+    except KeyboardInterrupt:
+        raise Interrupted(_how_to_go_on(directory)) from None
+    finally:
+        with suppress(OSError):
+            directory.rmdir()  # only if nothing was written into it
+
+
+def _how_to_go_on(directory: Path) -> str:
+    if RunFiles(directory).last.exists():
+        return f"go on with: tidegraph train --resume {shlex.quote(str(directory))}"
+    return "no checkpoint was written yet, start again"
+
+
+def _train_and_test(
+    job: Job, directory: Path, printer: Printer, seconds: dict[str, float]
+) -> Outcome:
+    settings, test = job.settings, job.split.test
+    training = settings.training
+    model = build_model(
+        settings.model, job.opened.events.schema, seed=training.seed, **settings.model_values
+    )
+    started = process_started()
+    with ConsoleListener(printer, training.epochs, training.metric) as listener:
+        trainer = Trainer(model, training, directory=directory, listener=listener, data=job.data)
+        run = trainer.fit(job.split.train, job.split.val, resume=job.resume)
+        if listener.first_batch is not None:
+            seconds["to_first_batch"] = listener.first_batch - started
+        seconds.update(add_seconds(record.stages for record in run.records))
+        seconds["validation"] = sum(record.evaluation_seconds for record in run.records)
+        rows: tuple[Scored, ...] = ()
+        if len(test):
+            evaluation = run.evaluate(test, listener=listener, advance=True)
+            seconds["test"] = evaluation.seconds
+            before = time.perf_counter()
+            baselines = evaluate_baselines(run, test)
+            seconds["baselines"] = time.perf_counter() - before
+            rows = (scored(settings.model.upper(), evaluation), *baselines)
+    run.save()
+    seconds["total"] = time.time() - started
+    return Outcome(run, directory, rows, seconds)
+
+
+def _finish(job: Job, outcome: Outcome, printer: Printer, as_json: bool) -> None:
+    run, files = outcome.run, RunFiles(outcome.directory)
+    if outcome.rows:
+        first = outcome.rows[0]
+        files.append_evaluation(
+            "test", {"metrics": metric_values(first.metrics),
+                     "inductive": metric_values(first.inductive)}
+        )  # fmt: skip
+    values = _json_object(job, outcome)
+    try:
+        values["paths"]["report"] = str(write_page(files.directory, values))
+    except Exception as error:  # a page that cannot be drawn must not cost the run
+        printer.warn(f"report.html could not be written: {error!r}")
+    if as_json:
+        for line in comparison_tables(outcome.rows, "test") if outcome.rows else ():
+            if not printer.quiet:
+                printer.results.print(line)
+        print_json(values)
+        return
+    printer.say(
+        f"best epoch {run.best_epoch + 1} of {len(run.records)}; "
+        f"{outcome.seconds['total']:.0f} s in all"
+    )
+    for line in comparison_tables(outcome.rows, "test") if outcome.rows else ():
+        printer.results.print(line)
+    place = shlex.quote(str(outcome.directory))
+    printer.say()
+    printer.say(f"run       {outcome.directory} (open {outcome.directory / 'report.html'})")
+    printer.say(f"again     tidegraph evaluate {place}")
+    printer.say(f"use it    tidegraph predict {place} --events new.csv")
+
+
+def _json_object(job: Job, outcome: Outcome) -> dict[str, Any]:
+    """The object that docs/json.md documents."""
+    run, files, events = outcome.run, RunFiles(outcome.directory), job.opened.events
+    settings, rows = job.settings, outcome.rows
+    trained = sum(record.events_per_second * record.seconds for record in run.records)
+    spent = sum(record.seconds for record in run.records)
+    return {
+        "command": "train",
+        "data": {
+            **job.opened.spec,
+            "name": job.opened.name,
+            "events": len(events),
+            "nodes": events.schema.num_nodes,
+            "event_features": events.schema.event_features,
+            "fingerprint": events.fingerprint,
+            "parts": {part.name: len(part) for part in job.split},
+        },
+        "settings": {
+            "preset": settings.preset or None,
+            "split": settings.split.model_dump(),
+            "model": {"name": settings.model, **run.model.settings},
+            "training": settings.training.model_dump(),
+        },
+        "epochs": [asdict(record) for record in run.records],
+        "best_epoch": run.best_epoch,
+        "test": scored_values(rows[0]) if rows else None,
+        "baselines": [scored_values(row) for row in rows[1:]],
+        "events_per_second": trained / spent if spent else None,
+        "seconds": {name: round(value, 4) for name, value in outcome.seconds.items()},
+        "peak_resident_bytes": peak_resident_bytes(),
+        "paths": {
+            "run": str(files.directory),
+            "config": str(files.config),
+            "metrics": str(files.metrics),
+            "best": str(files.best),
+            "last": str(files.last),
+            "stream": str(files.stream),
+        },
+        "versions": versions(),
+    }

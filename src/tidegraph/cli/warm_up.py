@@ -1,0 +1,108 @@
+"""Compiling kernels, once per machine and kind of data, with a line that says so.
+
+Kernels compile at their first call and are then read from the cache directory. A tiny training run
+calls them all; a marker in the cache directory remembers that it was done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidegraph._jit import CACHE_DIRECTORY
+from tidegraph.events import Events
+from tidegraph.models import build_model
+from tidegraph.report.comparison import evaluate_baselines
+from tidegraph.report.console import Printer
+from tidegraph.train import Trainer, TrainSettings
+
+_ABOUT_SECONDS = 30
+# More roots a batch than one thread is given: the parallel variants are compiled too.
+_EVENTS = 400
+
+
+def warm_up(
+    events: Events,
+    model: str,
+    values: Mapping[str, Any],
+    training: TrainSettings,
+    hidden_nodes: bool,
+    printer: Printer,
+) -> float:
+    """Compile what a run on these events will call, unless that was done before.
+
+    Returns:
+        seconds it took; 0 where nothing had to be done.
+    """
+    marker = CACHE_DIRECTORY / f"compiled-{_kind(events, model, values, training, hidden_nodes)}"
+    if marker.exists():
+        return 0.0
+    started = time.perf_counter()
+    printer.warn(f"Compiling kernels for this machine (once, about {_ABOUT_SECONDS} s)...")
+    with tempfile.TemporaryDirectory(prefix="tidegraph-warm-up-") as directory:
+        tiny = _tiny(events)
+        if events.path is not None:
+            # Kernels are compiled anew for read-only memory, which is what opened events are.
+            tiny = tiny.save(Path(directory) / "events")
+        str(tiny.describe())
+        share = 0.3 if hidden_nodes else 0.0
+        train, val, test = tiny.split(val=0.2, test=0.2, hidden_nodes=share)
+        candidates = min(training.candidates, 5)
+        settings = training.model_copy(
+            update={"epochs": 1, "batch_size": 80, "evaluation_batch_size": 40,
+                    "candidates": candidates}
+        )  # fmt: skip
+        run = Trainer(build_model(model, tiny.schema, **values), settings).fit(train, val)
+        run.evaluate(test)
+        evaluate_baselines(run, test)
+    seconds = time.perf_counter() - started
+    with suppress(OSError):
+        marker.touch()
+    printer.warn(f"Compiled in {seconds:.0f} s.")
+    return seconds
+
+
+def _kind(
+    events: Events, model: str, values: Mapping[str, Any], training: TrainSettings, hidden: bool
+) -> str:
+    """What decides which kernels, for which types, are called."""
+    import llvmlite.binding as llvm
+
+    schema = events.schema
+    named = [
+        model, sorted((k, str(v)) for k, v in values.items()), training.negatives,
+        training.candidates > 0, training.history, training.metric, hidden,
+        str(events.time.dtype), events.path is not None, schema.event_features > 0,
+        schema.node_features > 0, schema.bipartite, llvm.get_host_cpu_name(),
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]
+
+
+def _tiny(events: Events) -> Events:
+    """A few events of the same kind: types, widths and sides."""
+    schema = events.schema
+    place = np.arange(_EVENTS)
+    source, target = place % 7, 7 + place * place % 5
+    return Events.from_arrays(
+        source,
+        target,
+        place.astype(events.time.dtype),
+        features=_ones(schema.event_features, _EVENTS),
+        node_features=_ones(schema.node_features, 12),
+        num_nodes=12,
+        bipartite=schema.bipartite,
+        num_sources=7 if schema.bipartite else None,
+        time_unit=schema.time_unit,
+    )
+
+
+def _ones(width: int, rows: int) -> np.ndarray | None:
+    return np.ones((rows, width), np.float32) if width else None
