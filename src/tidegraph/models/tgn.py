@@ -37,6 +37,9 @@ class TGN(TemporalModel):
         dropout: probability, on attention weights and the merged hidden layer.
         message: "last" or "mean".
         cell: "gru" or "rnn".
+        time_code: "fixed" frequencies, or "trainable" as in the paper. An optimiser step of 1e-4
+            is large for a frequency of 1e-6: trained, the slow frequencies are lost at once where
+            time differences are large.
         strategy: "recent" or "uniform" neighbours.
         window, inclusive, visibility: see `History`.
 
@@ -62,6 +65,7 @@ class TGN(TemporalModel):
         dropout: float = 0.1,
         message: Literal["last", "mean"] = "last",
         cell: Literal["gru", "rnn"] = "gru",
+        time_code: Literal["fixed", "trainable"] = "fixed",
         strategy: Literal["recent", "uniform"] = "recent",
         window: float | None = None,
         inclusive: bool = False,
@@ -81,7 +85,7 @@ class TGN(TemporalModel):
             message=message,
         )
         features = schema.event_features
-        self.time_code = TimeCode(time)
+        self.time_code = TimeCode(time, trainable=time_code == "trainable")
         self.memory_cell = MemoryCell(cell, memory, features, time)
         self.attention = nn.ModuleList(
             AttentionLayer(width, features, time, embedding, heads, dropout)

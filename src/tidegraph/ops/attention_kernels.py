@@ -1,30 +1,40 @@
 """CPU kernels of temporal attention: one pass over the neighbours, nothing materialised.
 
-A neighbour's row x = [table row ; event features ; time code] is never built: its three pieces are
-read in place (the time code is computed into a scratch row that stays in the first-level cache).
-Work is cut into blocks of a fixed number of seeds, so sums have the same order whatever the number
-of threads, and no two blocks write the same memory.
+A neighbour's row x = [table row ; event features ; time code] exists only in a scratch buffer of
+one seed, which stays in the first-level cache and is padded to a multiple of the vector width: the
+compiler's leftover loops, one element at a time, cost more than the padding (measured: three
+separate dot products per row took 2.5 times as long). Work is cut into blocks of a fixed number of
+seeds, so sums have the same order whatever the number of threads, and no two blocks write the same
+memory.
 
 Shape legend: S seeds, K slots per seed, R table rows, D table width, F event-feature width,
-T time-code width, W = D + F + T, H heads.
+T time-code width, W = D + F + T, X = W padded, H heads, B blocks.
 """
 
 from __future__ import annotations
-
-import math
 
 import numba
 import numpy as np
 
 from tidegraph._jit import kernel
-from tidegraph.ops.elementary import cosine, sine
+from tidegraph.ops.elementary import exponential
+from tidegraph.ops.time_kernels import in_turns, time_code, time_slope
 
 BLOCK = 16
 """Seeds (or table rows) per block."""
 
-LARGEST_DELTA = 1e12
-"""Beyond it (years in nanoseconds) the C library's cosine is taken: the vectorised one counts
-multiples of pi in a float64, which must stay far below 2**53."""
+_VECTOR = 32  # elements: four vectors of eight float32, what the compiler unrolls to
+
+
+@kernel(inline=True)
+def _padded(width):  # type: ignore[no-untyped-def]
+    return (width + _VECTOR - 1) // _VECTOR * _VECTOR
+
+
+@kernel(inline=True)
+def _copy_row(out, row):  # type: ignore[no-untyped-def]
+    for j in range(row.shape[0]):
+        out[j] = row[j]
 
 
 @kernel(sums=True, inline=True)
@@ -41,32 +51,19 @@ def _add_scaled(out, scale, x):  # type: ignore[no-untyped-def]
         out[j] += scale * x[j]
 
 
-@kernel(contract=True)
-def time_code(code, delta, weight_T, bias_T):  # type: ignore[no-untyped-def]
-    """code = cos(weight * delta + bias), the argument in float64 (exact for float32 factors)."""
-    d = np.float64(delta)
-    if abs(d) > LARGEST_DELTA:
-        for j in range(weight_T.shape[0]):
-            code[j] = math.cos(d * np.float64(weight_T[j]) + np.float64(bias_T[j]))
-        return
-    for j in range(weight_T.shape[0]):
-        code[j] = cosine(d * np.float64(weight_T[j]) + np.float64(bias_T[j]))
-
-
-@kernel(contract=True)
-def time_code_and_slope(code, slope, delta, weight_T, bias_T):  # type: ignore[no-untyped-def]
-    """`time_code`, and its derivative -sin(weight * delta + bias) in `slope`."""
-    d = np.float64(delta)
-    if abs(d) > LARGEST_DELTA:
-        for j in range(weight_T.shape[0]):
-            x = d * np.float64(weight_T[j]) + np.float64(bias_T[j])
-            code[j] = math.cos(x)
-            slope[j] = -math.sin(x)
-        return
-    for j in range(weight_T.shape[0]):
-        x = d * np.float64(weight_T[j]) + np.float64(bias_T[j])
-        code[j] = cosine(x)
-        slope[j] = -sine(x)
+@kernel()
+def _load_rows(  # type: ignore[no-untyped-def]
+    row_KX, s, n, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
+    weight_X, bias_X, weight_T, bias_T,
+):  # fmt: skip
+    """The n neighbours of seed s, each [table row ; features ; time code ; padding]."""
+    D = table_RD.shape[1]
+    F = features_EF.shape[1]
+    for i in range(n):
+        _copy_row(row_KX[i, :D], table_RD[neighbor_SK[s, i]])
+        if F > 0:
+            _copy_row(row_KX[i, D : D + F], features_EF[event_SK[s, i]])
+        time_code(row_KX[i, D + F :], delta_SK[s, i], weight_X, bias_X, weight_T, bias_T)
 
 
 @kernel(sums=True)
@@ -74,55 +71,45 @@ def _forward_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, sum_HSW,
 ):  # fmt: skip
-    H = query_HSW.shape[0]
+    H, _, W = query_HSW.shape
     K = neighbor_SK.shape[1]
-    D = table_RD.shape[1]
-    F = features_EF.shape[1]
-    T = weight_T.shape[0]
+    X = _padded(W)
+    code_width = X - table_RD.shape[1] - features_EF.shape[1]
+    weight_X, bias_X = np.empty(code_width), np.empty(code_width)
+    in_turns(weight_T, bias_T, weight_X, bias_X)
+    row_KX = np.empty((K, X), query_HSW.dtype)
+    query_HX = np.zeros((H, X), query_HSW.dtype)
+    sum_HX = np.empty((H, X), query_HSW.dtype)
     dropout = keep_SKH.shape[0] > 0
-    code_KT = np.empty((K, T), query_HSW.dtype)
     for s in range(first, last):
         n = count_S[s]
         for i in range(n, K):
             for h in range(H):
                 attention_SKH[s, i, h] = 0
+        _load_rows(
+            row_KX, s, n, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
+            weight_X, bias_X, weight_T, bias_T,
+        )  # fmt: skip
         for h in range(H):
-            sum_HSW[h, s, :] = 0
-        for i in range(n):
-            row = table_RD[neighbor_SK[s, i]]
-            feature = features_EF[event_SK[s, i]]
-            time_code(code_KT[i], delta_SK[s, i], weight_T, bias_T)
-            for h in range(H):
-                query = query_HSW[h, s]
-                attention_SKH[s, i, h] = (
-                    _dot(query[:D], row)
-                    + _dot(query[D : D + F], feature)
-                    + _dot(query[D + F :], code_KT[i])
-                )
-        for h in range(H):
-            if n == 0:
-                break
-            largest = attention_SKH[s, 0, h]
-            for i in range(1, n):
-                largest = max(largest, attention_SKH[s, i, h])
+            _copy_row(query_HX[h, :W], query_HSW[h, s])
+            largest = query_HSW.dtype.type(-np.inf)
+            for i in range(n):
+                score = _dot(query_HX[h], row_KX[i])
+                attention_SKH[s, i, h] = score
+                largest = max(largest, score)
             total = query_HSW.dtype.type(0)
             for i in range(n):
-                weight = query_HSW.dtype.type(math.exp(attention_SKH[s, i, h] - largest))
+                weight = exponential(attention_SKH[s, i, h] - largest)
                 attention_SKH[s, i, h] = weight
                 total += weight
+            sum_HX[h] = 0
             for i in range(n):
-                attention_SKH[s, i, h] /= total
-        for i in range(n):
-            row = table_RD[neighbor_SK[s, i]]
-            feature = features_EF[event_SK[s, i]]
-            for h in range(H):
-                weight = attention_SKH[s, i, h]
+                weight = attention_SKH[s, i, h] / total
+                attention_SKH[s, i, h] = weight
                 if dropout:
                     weight *= keep_SKH[s, i, h]
-                out = sum_HSW[h, s]
-                _add_scaled(out[:D], weight, row)
-                _add_scaled(out[D : D + F], weight, feature)
-                _add_scaled(out[D + F :], weight, code_KT[i])
+                _add_scaled(sum_HX[h], weight, row_KX[i])
+            _copy_row(sum_HSW[h, s], sum_HX[h, :W])
 
 
 @kernel(parallel=True)
@@ -145,20 +132,48 @@ def attention_forward(  # type: ignore[no-untyped-def]
 
 
 @kernel(sums=True)
+def _time_gradient(  # type: ignore[no-untyped-def]
+    s, n, delta_SK, weight_X, bias_X, weight_T, bias_T, query_HX, grad_HX, attention_SKH,
+    keep_SKH, grad_score_SKH, slope_X, grad_weight_T, grad_bias_T,
+):  # fmt: skip
+    """Add seed s's part of the gradients of the time code's parameters."""
+    H, X = query_HX.shape
+    T = grad_weight_T.shape[0]
+    start = X - slope_X.shape[0]
+    for i in range(n):
+        time_slope(slope_X, delta_SK[s, i], weight_X, bias_X, weight_T, bias_T)
+        d = np.float64(delta_SK[s, i])
+        for h in range(H):
+            weight = attention_SKH[s, i, h]
+            if keep_SKH.shape[0] > 0:
+                weight *= keep_SKH[s, i, h]
+            score = grad_score_SKH[s, i, h]
+            for j in range(T):
+                code = score * query_HX[h, start + j] + weight * grad_HX[h, start + j]
+                step = np.float64(code * slope_X[j])
+                grad_bias_T[j] += step
+                grad_weight_T[j] += step * d
+
+
+@kernel(sums=True)
 def _backward_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, grad_sum_HSW,
     grad_query_HSW, grad_score_SKH, grad_weight_T, grad_bias_T,
 ):  # fmt: skip
-    H = query_HSW.shape[0]
+    H, _, W = query_HSW.shape
     K = neighbor_SK.shape[1]
-    D = table_RD.shape[1]
-    F = features_EF.shape[1]
-    T = weight_T.shape[0]
+    X = _padded(W)
+    code_width = X - table_RD.shape[1] - features_EF.shape[1]
+    weight_X, bias_X = np.empty(code_width), np.empty(code_width)
+    in_turns(weight_T, bias_T, weight_X, bias_X)
+    row_KX = np.empty((K, X), query_HSW.dtype)
+    query_HX = np.zeros((H, X), query_HSW.dtype)
+    grad_HX = np.zeros((H, X), query_HSW.dtype)
+    sum_X = np.empty(X, query_HSW.dtype)
+    slope_X = np.empty(code_width, query_HSW.dtype)
     dropout = keep_SKH.shape[0] > 0
-    code_KT = np.empty((K, T), query_HSW.dtype)
-    slope_KT = np.empty((K, T), query_HSW.dtype)
-    grad_code_T = np.empty(T, query_HSW.dtype)
+    train_time = grad_weight_T.shape[0] > 0
     grad_weight_T[:] = 0
     grad_bias_T[:] = 0
     for s in range(first, last):
@@ -166,48 +181,32 @@ def _backward_block(  # type: ignore[no-untyped-def]
         for i in range(n, K):
             for h in range(H):
                 grad_score_SKH[s, i, h] = 0
+        _load_rows(
+            row_KX, s, n, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
+            weight_X, bias_X, weight_T, bias_T,
+        )  # fmt: skip
         for h in range(H):
-            grad_query_HSW[h, s, :] = 0
-        for i in range(n):
-            row = table_RD[neighbor_SK[s, i]]
-            feature = features_EF[event_SK[s, i]]
-            time_code_and_slope(code_KT[i], slope_KT[i], delta_SK[s, i], weight_T, bias_T)
-            for h in range(H):
-                grad = grad_sum_HSW[h, s]
-                value = (
-                    _dot(grad[:D], row)
-                    + _dot(grad[D : D + F], feature)
-                    + _dot(grad[D + F :], code_KT[i])
-                )
+            _copy_row(grad_HX[h, :W], grad_sum_HSW[h, s])
+            mean = query_HSW.dtype.type(0)
+            for i in range(n):
+                value = _dot(grad_HX[h], row_KX[i])
                 if dropout:
                     value *= keep_SKH[s, i, h]
                 grad_score_SKH[s, i, h] = value
-        for h in range(H):
-            mean = query_HSW.dtype.type(0)
+                mean += attention_SKH[s, i, h] * value
+            sum_X[:] = 0
             for i in range(n):
-                mean += attention_SKH[s, i, h] * grad_score_SKH[s, i, h]
-            for i in range(n):
-                grad_score_SKH[s, i, h] = attention_SKH[s, i, h] * (grad_score_SKH[s, i, h] - mean)
-        for i in range(n):
-            row = table_RD[neighbor_SK[s, i]]
-            feature = features_EF[event_SK[s, i]]
-            grad_code_T[:] = 0
+                score = attention_SKH[s, i, h] * (grad_score_SKH[s, i, h] - mean)
+                grad_score_SKH[s, i, h] = score
+                _add_scaled(sum_X, score, row_KX[i])
+            _copy_row(grad_query_HSW[h, s], sum_X[:W])
+        if train_time:
             for h in range(H):
-                weight = attention_SKH[s, i, h]
-                if dropout:
-                    weight *= keep_SKH[s, i, h]
-                score = grad_score_SKH[s, i, h]
-                out = grad_query_HSW[h, s]
-                _add_scaled(out[:D], score, row)
-                _add_scaled(out[D : D + F], score, feature)
-                _add_scaled(out[D + F :], score, code_KT[i])
-                _add_scaled(grad_code_T, score, query_HSW[h, s, D + F :])
-                _add_scaled(grad_code_T, weight, grad_sum_HSW[h, s, D + F :])
-            d = delta_SK[s, i]
-            for j in range(T):
-                step = grad_code_T[j] * slope_KT[i, j]
-                grad_bias_T[j] += step
-                grad_weight_T[j] += np.float64(step) * np.float64(d)
+                _copy_row(query_HX[h, :W], query_HSW[h, s])
+            _time_gradient(
+                s, n, delta_SK, weight_X, bias_X, weight_T, bias_T, query_HX, grad_HX,
+                attention_SKH, keep_SKH, grad_score_SKH, slope_X, grad_weight_T, grad_bias_T,
+            )  # fmt: skip
 
 
 @kernel(parallel=True)
@@ -216,7 +215,10 @@ def attention_backward(  # type: ignore[no-untyped-def]
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, grad_sum_HSW,
     grad_query_HSW, grad_score_SKH, grad_weight_BT, grad_bias_BT,
 ):  # fmt: skip
-    """Gradients by seed: query, scores; and of the time code, one float64 row a block."""
+    """Gradients by seed: query, scores; and of the time code, one float64 row a block.
+
+    `grad_weight_BT` and `grad_bias_BT` of width 0 mean a fixed time code.
+    """
     S = count_S.shape[0]
     blocks = (S + BLOCK - 1) // BLOCK
     for block in numba.prange(blocks):

@@ -4,8 +4,9 @@ Numba calls the C library for these, one scalar at a time. The forms here are br
 polynomials that LLVM turns into SIMD code. `sigmoid` and `tanh` of a float64 take the C library
 (float64 is for gradient checks, where exactness matters more than speed).
 
-Cosine and sine reduce their argument by multiples of pi in float64, so that time differences of
-years in seconds (arguments near 1e9) keep an absolute error below 1e-7.
+Cosines take their argument in turns (radians / 2 pi) as a float64 and reduce it there, so that time
+differences of years in seconds (arguments near 1e9) keep an absolute error below 2e-7; the
+polynomial itself runs in the precision of the result.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ from numba.extending import intrinsic, overload
 
 from tidegraph._jit import kernel
 
-_INVERSE_PI = 1.0 / math.pi
-_PI_HIGH = math.pi
-_PI_LOW = 1.2246467991473532e-16
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
@@ -48,34 +46,35 @@ def _float_from_bits(typing_context, bits):  # type: ignore[no-untyped-def]
     return types.float32(types.int32), codegen
 
 
-@kernel(contract=True, inline=True)
-def cosine(x):  # type: ignore[no-untyped-def]
-    """cos(x) for a float64 `x` with |x| < 1e9; absolute error below 1e-7."""
-    n: Any = _round(x * _INVERSE_PI)
-    r = (x - n * _PI_HIGH) - n * _PI_LOW
-    half = n * 0.5
-    sign = 1.0 - 4.0 * abs(half - _round(half))
-    y = r * r
-    p = 4.779477332387385e-14
-    p = p * y - 1.1470745597729725e-11
-    p = p * y + 2.08767569878681e-09
-    p = p * y - 2.755731922398589e-07
-    p = p * y + 2.48015873015873e-05
-    p = p * y - 0.001388888888888889
-    p = p * y + 0.041666666666666664
-    p = p * y - 0.5
-    return sign * (p * y + 1.0)
+TURNS = 1.0 / (2.0 * math.pi)
+"""Radians times this are turns: the argument of `cosine_of_turns`."""
 
 
 @kernel(contract=True, inline=True)
-def sine(x):  # type: ignore[no-untyped-def]
-    """sin(x) for a float64 `x` with |x| < 1e9; absolute error below 1e-7."""
-    n: Any = _round(x * _INVERSE_PI)
-    r = (x - n * _PI_HIGH) - n * _PI_LOW
-    half = n * 0.5
-    sign = 1.0 - 4.0 * abs(half - _round(half))
-    y = r * r
-    p = 2.8114572543455206e-15
+def _distance_to_quarter(turns):  # type: ignore[no-untyped-def]
+    """g in [-1/4, 1/4] with cos(2 pi turns) = sin(2 pi g); reduced in float64."""
+    return 0.25 - abs(turns - _round(turns))
+
+
+@kernel(contract=True, inline=True)
+def _sine_turn32(g):  # type: ignore[no-untyped-def]
+    z = np.float32(6.2831855) * g
+    y = z * z
+    p = np.float32(-2.3889859e-08)
+    p = p * y + np.float32(2.7525562e-06)
+    p = p * y + np.float32(-0.00019840874)
+    p = p * y + np.float32(0.0083333310)
+    p = p * y + np.float32(-0.16666667)
+    return z + z * (y * p)
+
+
+@kernel(contract=True, inline=True)
+def _sine_turn64(g):  # type: ignore[no-untyped-def]
+    z = 6.283185307179586 * g
+    y = z * z
+    p = 1.9572941063391263e-20
+    p = p * y - 8.22063524662433e-18
+    p = p * y + 2.8114572543455206e-15
     p = p * y - 7.647163731819816e-13
     p = p * y + 1.6059043836821613e-10
     p = p * y - 2.505210838544172e-08
@@ -83,7 +82,7 @@ def sine(x):  # type: ignore[no-untyped-def]
     p = p * y - 0.0001984126984126984
     p = p * y + 0.008333333333333333
     p = p * y - 0.16666666666666666
-    return sign * (r + r * (p * y))
+    return z + z * (y * p)
 
 
 @kernel(contract=True, inline=True)
@@ -136,3 +135,27 @@ def _tanh_overload(x):  # type: ignore[no-untyped-def]
     if x is types.float32:
         return lambda x: tanh32(x)
     return lambda x: math.tanh(x)
+
+
+def exponential(x):  # type: ignore[no-untyped-def]
+    """exp(x) for x <= 0 (a softmax's terms); for use inside kernels."""
+    raise NotImplementedError("call this from a kernel")
+
+
+@overload(exponential, inline="always")
+def _exponential_overload(x):  # type: ignore[no-untyped-def]
+    if x is types.float32:
+        return lambda x: exponential32(x)
+    return lambda x: math.exp(x)
+
+
+def cosine_of_turns(turns, like):  # type: ignore[no-untyped-def]
+    """cos(2 pi turns) for a float64 `turns` below 2**50, in the type of `like`; for kernels."""
+    raise NotImplementedError("call this from a kernel")
+
+
+@overload(cosine_of_turns, inline="always")
+def _cosine_overload(turns, like):  # type: ignore[no-untyped-def]
+    if like is types.float32:
+        return lambda turns, like: _sine_turn32(np.float32(_distance_to_quarter(turns)))
+    return lambda turns, like: _sine_turn64(_distance_to_quarter(turns))

@@ -128,8 +128,9 @@ class _TemporalAttention(torch.autograd.Function):
         S = query_HSW.shape[1]
         grad_query_HSW = torch.empty_like(query_HSW)
         grad_score_SKH = torch.empty_like(attention_SKH)
-        grad_weight_BT = _partial_rows(S, len(weight_T))
-        grad_bias_BT = _partial_rows(S, len(weight_T))
+        time_width = len(weight_T) if ctx.needs_input_grad[2] else 0
+        grad_weight_BT = _partial_rows(S, time_width)
+        grad_bias_BT = _partial_rows(S, time_width)
         attention_kernels.attention_backward(
             query_HSW.numpy(),
             table_RD.numpy(),
@@ -164,8 +165,8 @@ class _TemporalAttention(torch.autograd.Function):
         return (
             grad_query_HSW,
             grad_table_RD,
-            grad_weight_BT.sum(0).to(weight_T.dtype),
-            grad_bias_BT.sum(0).to(bias_T.dtype),
+            grad_weight_BT.sum(0).to(weight_T.dtype) if time_width else None,
+            grad_bias_BT.sum(0).to(bias_T.dtype) if time_width else None,
             None,
             None,
             None,
@@ -311,8 +312,10 @@ class _GruUpdate(torch.autograd.Function):
         grad_hh = torch.cat([grad_ih[: 2 * D, :D], grad_hidden_MD.t() @ input_MI[:, :D]])
         grad_bias_ih = grad_gate_MG.sum(0)
         grad_bias_hh = torch.cat([grad_bias_ih[: 2 * D], grad_hidden_MD.sum(0)])
-        grad_code_MT = grad_gate_MG @ weight_ih[:, -T:]
-        grad_weight_T, grad_bias_T = _time_gradients(grad_code_MT, ctx.mail, weight_T, bias_T)
+        grad_weight_T = grad_bias_T = None
+        if ctx.needs_input_grad[4]:
+            grad_code_MT = grad_gate_MG @ weight_ih[:, -T:]
+            grad_weight_T, grad_bias_T = _time_gradients(grad_code_MT, ctx.mail, weight_T, bias_T)
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,
             grad_ih, grad_hh, grad_bias_ih, grad_bias_hh,
@@ -352,8 +355,10 @@ class _RnnUpdate(torch.autograd.Function):
         grad_MD = grads[0].index_select(0, ctx.mail.row_M) * (1 - updated_MD * updated_MD)
         grad_ih = grad_MD.t() @ input_MI
         grad_bias = grad_MD.sum(0)
-        grad_code_MT = grad_MD @ weight_ih[:, -T:]
-        grad_weight_T, grad_bias_T = _time_gradients(grad_code_MT, ctx.mail, weight_T, bias_T)
+        grad_weight_T = grad_bias_T = None
+        if ctx.needs_input_grad[4]:
+            grad_code_MT = grad_MD @ weight_ih[:, -T:]
+            grad_weight_T, grad_bias_T = _time_gradients(grad_code_MT, ctx.mail, weight_T, bias_T)
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,
             grad_ih, grad_ih[:, :D], grad_bias, grad_bias,

@@ -13,8 +13,9 @@ import numba
 import numpy as np
 
 from tidegraph._jit import kernel
-from tidegraph.ops.attention_kernels import BLOCK, time_code, time_code_and_slope
+from tidegraph.ops.attention_kernels import BLOCK
 from tidegraph.ops.elementary import sigmoid, tanh
+from tidegraph.ops.time_kernels import in_turns, time_code, time_slope
 
 
 @kernel(sums=True)
@@ -27,6 +28,8 @@ def _inputs_block(  # type: ignore[no-untyped-def]
     F = features_EF.shape[1]
     T = weight_T.shape[0]
     code_T = np.empty(T, input_MI.dtype)
+    weight_X, bias_X = np.empty(T), np.empty(T)
+    in_turns(weight_T, bias_T, weight_X, bias_X)
     for m in range(first, last):
         out = input_MI[m]
         out[:D] = memory_UD[row_M[m]]
@@ -35,13 +38,13 @@ def _inputs_block(  # type: ignore[no-untyped-def]
         if mails == 1:
             mail = indptr_M1[m]
             out[D + P : D + P + F] = features_EF[event_L[mail]]
-            time_code(out[D + P + F :], delta_L[mail], weight_T, bias_T)
+            time_code(out[D + P + F :], delta_L[mail], weight_X, bias_X, weight_T, bias_T)
             continue
         out[D + P :] = 0
         scale = input_MI.dtype.type(1.0 / mails)
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
             feature = features_EF[event_L[mail]]
-            time_code(code_T, delta_L[mail], weight_T, bias_T)
+            time_code(code_T, delta_L[mail], weight_X, bias_X, weight_T, bias_T)
             for j in range(F):
                 out[D + P + j] += scale * feature[j]
             for j in range(T):
@@ -68,15 +71,16 @@ def _time_gradient_block(  # type: ignore[no-untyped-def]
     first, last, grad_code_MT, indptr_M1, delta_L, weight_T, bias_T, grad_weight_T, grad_bias_T
 ):
     T = weight_T.shape[0]
-    code_T = np.empty(T, grad_code_MT.dtype)
     slope_T = np.empty(T, grad_code_MT.dtype)
+    weight_X, bias_X = np.empty(T), np.empty(T)
+    in_turns(weight_T, bias_T, weight_X, bias_X)
     grad_weight_T[:] = 0
     grad_bias_T[:] = 0
     for m in range(first, last):
         scale = 1.0 / (indptr_M1[m + 1] - indptr_M1[m])
         grad = grad_code_MT[m]
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
-            time_code_and_slope(code_T, slope_T, delta_L[mail], weight_T, bias_T)
+            time_slope(slope_T, delta_L[mail], weight_X, bias_X, weight_T, bias_T)
             d = np.float64(delta_L[mail])
             for j in range(T):
                 step = scale * np.float64(grad[j] * slope_T[j])

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
@@ -133,7 +134,13 @@ class _Session:
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        self.negatives = NegativeSampler(self.events, NegativeSettings(seed=settings.seed))
+        # Destinations that training has not met yet would be negatives by their newness alone, a
+        # clue that is gone in evaluation: only destinations of training events are drawn.
+        seen = np.zeros(self.events.schema.num_nodes, bool)
+        seen[self.events.target[train.kept()]] = True
+        self.negatives = NegativeSampler(
+            self.events, NegativeSettings(seed=settings.seed), nodes=np.flatnonzero(seen)
+        )
         ranking = settings.candidates if settings.metric == "MRR" else 0
         self.plan = evaluation_plan(settings, self.stream, candidates=ranking)
         self.cursor = Cursor()
