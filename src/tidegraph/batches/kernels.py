@@ -102,6 +102,19 @@ def _first_at_or_after(entries, low, high, event):  # type: ignore[no-untyped-de
 
 
 @kernel()
+def _batch_of(first_event_B, event):  # type: ignore[no-untyped-def]
+    """The last batch that starts at or before `event`, -1 if none."""
+    low, high = 0, first_event_B.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if first_event_B[middle] <= event:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@kernel()
 def _mail_block(  # type: ignore[no-untyped-def]
     first, last, node_U, indptr_N1, entries, batch_start, first_event_B, begin_U, end_U
 ):
@@ -111,7 +124,7 @@ def _mail_block(  # type: ignore[no-untyped-def]
         begin = end
         if end > low:
             event = entries[end - 1].event
-            batch = np.searchsorted(first_event_B, event, side="right") - 1
+            batch = _batch_of(first_event_B, event)
             # Most nodes have one event in the batch of their mail: step back before searching.
             start = first_event_B[batch] if batch >= 0 else np.int64(0)
             begin = end - 1

@@ -32,7 +32,8 @@ def _padded(width):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline=True)
-def _copy_row(out, row):  # type: ignore[no-untyped-def]
+def copy_row(out, row):  # type: ignore[no-untyped-def]
+    """out = row, as a loop: a slice assignment compiles to ten times the code."""
     for j in range(row.shape[0]):
         out[j] = row[j]
 
@@ -60,9 +61,9 @@ def _load_rows(  # type: ignore[no-untyped-def]
     D = table_RD.shape[1]
     F = features_EF.shape[1]
     for i in range(n):
-        _copy_row(row_KX[i, :D], table_RD[neighbor_SK[s, i]])
+        copy_row(row_KX[i, :D], table_RD[neighbor_SK[s, i]])
         if F > 0:
-            _copy_row(row_KX[i, D : D + F], features_EF[event_SK[s, i]])
+            copy_row(row_KX[i, D : D + F], features_EF[event_SK[s, i]])
         time_code(row_KX[i, D + F :], delta_SK[s, i], weight_X, bias_X, weight_T, bias_T)
 
 
@@ -91,7 +92,7 @@ def _forward_block(  # type: ignore[no-untyped-def]
             weight_X, bias_X, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
-            _copy_row(query_HX[h, :W], query_HSW[h, s])
+            copy_row(query_HX[h, :W], query_HSW[h, s])
             largest = query_HSW.dtype.type(-np.inf)
             for i in range(n):
                 score = _dot(query_HX[h], row_KX[i])
@@ -109,7 +110,7 @@ def _forward_block(  # type: ignore[no-untyped-def]
                 if dropout:
                     weight *= keep_SKH[s, i, h]
                 _add_scaled(sum_HX[h], weight, row_KX[i])
-            _copy_row(sum_HSW[h, s], sum_HX[h, :W])
+            copy_row(sum_HSW[h, s], sum_HX[h, :W])
 
 
 @kernel(parallel=True)
@@ -186,7 +187,7 @@ def _backward_block(  # type: ignore[no-untyped-def]
             weight_X, bias_X, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
-            _copy_row(grad_HX[h, :W], grad_sum_HSW[h, s])
+            copy_row(grad_HX[h, :W], grad_sum_HSW[h, s])
             mean = query_HSW.dtype.type(0)
             for i in range(n):
                 value = _dot(grad_HX[h], row_KX[i])
@@ -199,10 +200,10 @@ def _backward_block(  # type: ignore[no-untyped-def]
                 score = attention_SKH[s, i, h] * (grad_score_SKH[s, i, h] - mean)
                 grad_score_SKH[s, i, h] = score
                 _add_scaled(sum_X, score, row_KX[i])
-            _copy_row(grad_query_HSW[h, s], sum_X[:W])
+            copy_row(grad_query_HSW[h, s], sum_X[:W])
         if train_time:
             for h in range(H):
-                _copy_row(query_HX[h, :W], query_HSW[h, s])
+                copy_row(query_HX[h, :W], query_HSW[h, s])
             _time_gradient(
                 s, n, delta_SK, weight_X, bias_X, weight_T, bias_T, query_HX, grad_HX,
                 attention_SKH, keep_SKH, grad_score_SKH, slope_X, grad_weight_T, grad_bias_T,

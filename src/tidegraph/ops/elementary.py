@@ -25,8 +25,8 @@ _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _round(typing_context, x):  # type: ignore[no-untyped-def]
+@intrinsic
+def _round(typing_context: Any, x: Any) -> Any:
     """`llvm.rint`: round half to even, one SIMD instruction."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -36,8 +36,8 @@ def _round(typing_context, x):  # type: ignore[no-untyped-def]
     return x(x), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _float_from_bits(typing_context, bits):  # type: ignore[no-untyped-def]
+@intrinsic
+def _float_from_bits(typing_context: Any, bits: Any) -> Any:
     """Reinterpret an int32 as a float32."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -53,7 +53,7 @@ TURNS = 1.0 / (2.0 * math.pi)
 @kernel(contract=True, inline=True)
 def _distance_to_quarter(turns):  # type: ignore[no-untyped-def]
     """g in [-1/4, 1/4] with cos(2 pi turns) = sin(2 pi g); reduced in float64."""
-    return 0.25 - abs(turns - _round(turns))
+    return 0.25 - abs(turns - _round(turns))  # type: ignore[call-arg]
 
 
 @kernel(contract=True, inline=True)
@@ -89,7 +89,7 @@ def _sine_turn64(g):  # type: ignore[no-untyped-def]
 def exponential32(x):  # type: ignore[no-untyped-def]
     """exp(x) for a float32 `x`, clamped to [-87, 88]; relative error below 2e-7."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
-    k: Any = _round(x * _LOG2_E)
+    k: Any = _round(x * _LOG2_E)  # type: ignore[call-arg]
     f = (x - k * _LN2_HIGH) - k * _LN2_LOW
     p = np.float32(1.9875691500e-4)
     p = p * f + np.float32(1.3981999507e-3)
@@ -113,12 +113,12 @@ def tanh32(x):  # type: ignore[no-untyped-def]
     return np.float32(1.0) - np.float32(2.0) / (np.float32(1.0) + exponential32(x + x))
 
 
-def sigmoid(x):  # type: ignore[no-untyped-def]
+def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)); for use inside kernels, chosen by the type of `x`."""
     raise NotImplementedError("call this from a kernel")
 
 
-def tanh(x):  # type: ignore[no-untyped-def]
+def tanh(x: Any) -> Any:
     """tanh(x); for use inside kernels, chosen by the type of `x`."""
     raise NotImplementedError("call this from a kernel")
 
@@ -137,7 +137,7 @@ def _tanh_overload(x):  # type: ignore[no-untyped-def]
     return lambda x: math.tanh(x)
 
 
-def exponential(x):  # type: ignore[no-untyped-def]
+def exponential(x: Any) -> Any:
     """exp(x) for x <= 0 (a softmax's terms); for use inside kernels."""
     raise NotImplementedError("call this from a kernel")
 
@@ -149,7 +149,7 @@ def _exponential_overload(x):  # type: ignore[no-untyped-def]
     return lambda x: math.exp(x)
 
 
-def cosine_of_turns(turns, like):  # type: ignore[no-untyped-def]
+def cosine_of_turns(turns: Any, like: Any) -> Any:
     """cos(2 pi turns) for a float64 `turns` below 2**50, in the type of `like`; for kernels."""
     raise NotImplementedError("call this from a kernel")
 

@@ -48,6 +48,11 @@ def _fast(tensor: Tensor) -> bool:
     return _backend != "reference" and tensor.device.type == "cpu"
 
 
+def _apply(function: Any, *arguments: Any) -> Tensor:
+    result: Tensor = function.apply(*arguments)
+    return result
+
+
 def _partial_rows(count: int, width: int) -> Tensor:
     blocks = -(-count // attention_kernels.BLOCK)
     return torch.empty(blocks, width, dtype=torch.float64)
@@ -82,8 +87,7 @@ def gather_rows(table_RD: Tensor, index_S: Tensor, uses: Uses) -> Tensor:
     """
     if not _fast(table_RD):
         return reference.gather_rows(table_RD, index_S, uses)
-    result: Tensor = _GatherRows.apply(table_RD, index_S, uses)
-    return result
+    return _apply(_GatherRows, table_RD, index_S, uses)
 
 
 class _TemporalAttention(torch.autograd.Function):
@@ -207,10 +211,9 @@ def temporal_attention(
         )
     if keep_SKH is None:
         keep_SKH = query_HSW.new_empty(0, 0, 0)
-    result: Tensor = _TemporalAttention.apply(
-        query_HSW, table_RD, weight_T, bias_T, hop, features_EF, keep_SKH
+    return _apply(
+        _TemporalAttention, query_HSW, table_RD, weight_T, bias_T, hop, features_EF, keep_SKH
     )
-    return result
 
 
 def _inputs(
@@ -404,5 +407,4 @@ def memory_update(
     if not _fast(memory_UD) or memory_UD.requires_grad or partner_UD.requires_grad:
         return reference.memory_update(cell, *arguments)
     function = _GruUpdate if cell == "gru" else _RnnUpdate
-    result: Tensor = function.apply(*arguments)
-    return result
+    return _apply(function, *arguments)

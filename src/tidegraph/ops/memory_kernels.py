@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from tidegraph._jit import kernel
-from tidegraph.ops.attention_kernels import BLOCK
+from tidegraph.ops.attention_kernels import BLOCK, copy_row
 from tidegraph.ops.elementary import sigmoid, tanh
 from tidegraph.ops.time_kernels import in_turns, time_code, time_slope
 
@@ -32,12 +32,13 @@ def _inputs_block(  # type: ignore[no-untyped-def]
     in_turns(weight_T, bias_T, weight_X, bias_X)
     for m in range(first, last):
         out = input_MI[m]
-        out[:D] = memory_UD[row_M[m]]
-        out[D : D + P] = partner_UD[row_M[m]]
+        copy_row(out[:D], memory_UD[row_M[m]])
+        copy_row(out[D : D + P], partner_UD[row_M[m]])
         mails = indptr_M1[m + 1] - indptr_M1[m]
         if mails == 1:
             mail = indptr_M1[m]
-            out[D + P : D + P + F] = features_EF[event_L[mail]]
+            if F > 0:
+                copy_row(out[D + P : D + P + F], features_EF[event_L[mail]])
             time_code(out[D + P + F :], delta_L[mail], weight_X, bias_X, weight_T, bias_T)
             continue
         out[D + P :] = 0
