@@ -7,6 +7,7 @@ and shows its traceback.
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import os
@@ -21,6 +22,7 @@ from tidegraph.errors import TidegraphError
 
 INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # Options that take one or more values: `--features f0 f1`, as well as `--features f0 --features f1`
 _SEVERAL = ("--features", "--categorical", "--nodes")
@@ -136,6 +138,14 @@ def _guarded(run: Callable[..., Any]) -> Callable[..., Any]:
             # The reader went away (`| head`). Whatever is still buffered must not raise again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(_BROKEN_PIPE) from None
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            report_error(
+                f"{error.filename or 'a file'} cannot be written: {error.strerror}. Free some "
+                "space; what was complete before is unchanged"
+            )
+            raise typer.Exit(2) from None
 
     return guarded
 

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Annotated, Any
 
 import numpy as np
@@ -115,7 +116,11 @@ def measure(events: Events, batch_size: int) -> list[Figure]:
 
 
 class _Step:
-    """The parts of a step on one batch, each callable any number of times."""
+    """The parts of a step, each callable any number of times.
+
+    Sampling and preparation take another batch each time, since the same one would be answered
+    from the processor's cache; the rest repeats one batch.
+    """
 
     def __init__(self, model: TGN, stream: Stream, number: int) -> None:
         self.model, self.stream, self.number = model, stream, number
@@ -125,20 +130,24 @@ class _Step:
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
         self.executor = EagerExecutor(model, self.state, optimizer)
         event_B = stream.plan.events(number)
-        self.event_B = event_B
-        self.negative_BC = self.negatives.draw_at(event_B)
-        self.batch = stream.preparer.prepare(number, self.negative_BC)
-        events = stream.events
-        ends = (events.source[event_B], events.target[event_B], self.negative_BC[:, 0])
-        self.node_S = np.concatenate(ends)
-        self.time_S = np.tile(events.time[event_B], 3)
+        self.batch = stream.preparer.prepare(number, self.negatives.draw_at(event_B))
+        self.numbers = cycle(range(number, len(stream.plan) - 1))
+        self.roots = cycle([self._roots(one) for one in range(number, len(stream.plan) - 1)])
+
+    def _roots(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        event_B, events = self.stream.plan.events(number), self.stream.events
+        ends = (
+            events.source[event_B], events.target[event_B], self.negatives.draw_at(event_B)[:, 0]
+        )  # fmt: skip
+        return np.concatenate(ends), np.tile(events.time[event_B], 3)
 
     def sample(self) -> None:
-        self.stream.index.sample(self.node_S, self.time_S, 10)
+        self.stream.index.sample(*next(self.roots), 10)
 
     def prepare(self) -> None:
-        negative_BC = self.negatives.draw_at(self.event_B)
-        self.stream.preparer.prepare(self.number, negative_BC)
+        number = next(self.numbers)
+        negative_BC = self.negatives.draw_at(self.stream.plan.events(number))
+        self.stream.preparer.prepare(number, negative_BC)
 
     def attention(self) -> None:
         layer, code, hop = self.model.attention[0], self.model.time_code, self.batch.hops[0]

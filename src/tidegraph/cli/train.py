@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -264,17 +264,19 @@ def _run(job: Job, printer: Printer, seconds: dict[str, float]) -> Outcome:
         job = replace(job, opened=keep_events(job.opened, directory))
     try:
         return _train_and_test(job, directory, printer, seconds)
-    except KeyboardInterrupt:
-        raise Interrupted(_how_to_go_on(directory)) from None
-    finally:
-        with suppress(OSError):
-            directory.rmdir()  # only if nothing was written into it
+    except BaseException as error:
+        kept = RunFiles(directory).last.exists()
+        if not kept:
+            shutil.rmtree(directory, ignore_errors=True)  # there is nothing to go on from
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(_how_to_go_on(directory, kept)) from None
+        raise
 
 
-def _how_to_go_on(directory: Path) -> str:
-    if RunFiles(directory).last.exists():
+def _how_to_go_on(directory: Path, kept: bool) -> str:
+    if kept:
         return f"go on with: tidegraph train --resume {shlex.quote(str(directory))}"
-    return "no checkpoint was written yet, start again"
+    return "there was no checkpoint yet, so nothing is kept: start again"
 
 
 def _train_and_test(
