@@ -98,6 +98,6 @@ class TemporalModel(nn.Module):
         root_RD = ops.gather_rows(encoded.seed_SD, batch.root_R, batch.root_uses)
         B, C = batch.size, batch.candidates
         source_BD, target_BD = root_RD[:B], root_RD[B : 2 * B]
-        negative_BCD = root_RD[2 * B :].view(B, C, -1)
+        negative_BCD = root_RD[2 * B :].view(B, C, root_RD.shape[1])
         candidate_BCD = torch.cat([target_BD.unsqueeze(1), negative_BCD], dim=1)
         return self.score_pairs(source_BD, candidate_BCD), encoded
