@@ -13,6 +13,7 @@ from tidegraph.errors import CheckpointError, SettingError
 from tidegraph.events.core import Schema
 from tidegraph.models.base import TemporalModel
 from tidegraph.state import NodeState
+from tidegraph.train.adam import Adam
 from tidegraph.train.checkpoint import Checkpoint
 from tidegraph.train.settings import TrainSettings
 from tidegraph.train.stream import Stream
@@ -69,32 +70,9 @@ def weight_tensors(model: TemporalModel) -> dict[str, torch.Tensor]:
     return {f"weights.{name}": tensor for name, tensor in model.state_dict().items()}
 
 
-def optimizer_tensors(
-    model: TemporalModel, optimizer: torch.optim.Optimizer
-) -> dict[str, torch.Tensor]:
+def optimizer_tensors(optimizer: Adam) -> dict[str, torch.Tensor]:
     """The optimiser's moments and step counts as checkpoint tensors."""
-    found: dict[str, torch.Tensor] = {}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            found[f"optimizer.{name}.{key}"] = value
-    return found
-
-
-def load_optimizer(
-    model: TemporalModel, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]
-) -> None:
-    """Put `optimizer_tensors` back."""
-    for name, parameter in model.named_parameters():
-        prefix = name + "."
-        state = {
-            key[len(prefix) :]: value.to(
-                parameter.device if key[len(prefix) :] != "step" else "cpu"
-            )
-            for key, value in tensors.items()
-            if key.startswith(prefix)
-        }
-        if state:
-            optimizer.state[parameter] = state
+    return {f"optimizer.{name}": tensor for name, tensor in optimizer.tensors().items()}
 
 
 def check_schema(built: Schema, found: Schema) -> None:

@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.models.base import TemporalModel
 from tidegraph.state import NodeState
+from tidegraph.train.adam import Adam
 from tidegraph.train.stages import StageTimes
 
 
@@ -33,7 +34,7 @@ class EagerExecutor:
         self,
         model: TemporalModel,
         state: NodeState,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Adam | None = None,
         clip: float | None = None,
         times: StageTimes | None = None,
     ) -> None:
@@ -50,7 +51,7 @@ class EagerExecutor:
             logit_BC, encoded = self.model(batch, memory_UD, mail_UD)
             loss = link_loss(logit_BC)
         with times("backward"):
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
         with times("optimizer"):
             if self.clip is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from tidegraph.errors import SettingError
 
@@ -47,6 +48,22 @@ class TrainSettings(BaseModel):
         None, ge=1, description="batches between checkpoints, instead of seconds"
     )
 
+    @field_validator("candidates")
+    @classmethod
+    def _enough_candidates(cls, value: int, info: ValidationInfo) -> int:
+        if value == 0 and info.data.get("metric") == "MRR":
+            raise ValueError("metric MRR ranks each event among candidates, so it needs at least 1")
+        return value
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        try:
+            torch.device(value)
+        except RuntimeError:
+            raise ValueError("expected cpu, cuda or cuda:<number>") from None
+        return value
+
     @classmethod
     def of(cls, values: dict[str, Any]) -> TrainSettings:
         """Validate `values`.
@@ -64,3 +81,18 @@ class TrainSettings(BaseModel):
                     f"unknown training setting {name!r}: there are {', '.join(cls.model_fields)}"
                 ) from None
             raise SettingError(f"setting {name}={first['input']!r}: {first['msg']}") from None
+
+
+def check_device(device: str) -> torch.device:
+    """The device called `device`.
+
+    Raises:
+        SettingError: this machine does not have it.
+    """
+    found = torch.device(device)
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise SettingError(
+            f"device={device!r}: PyTorch sees {torch.cuda.device_count()} CUDA devices on this "
+            "machine. Choose one of them, or device='cpu'"
+        )
+    return found

@@ -43,7 +43,8 @@ class Stream:
         events: all events known, streamed or not.
         parts: phases in order.
         hidden_nodes: [N] bool or None.
-        index: temporal index over all events but hidden training events.
+        index: temporal index over all events from the first part's start on, but hidden training
+            events.
         plan: batches of the parts.
         preparer: prepares the plan's batches for one model.
     """
@@ -71,15 +72,7 @@ class Stream:
         Args:
             seed, compact: see `Preparer`.
         """
-        keep = None
-        if hidden_nodes is not None and any(part.hidden for part in parts):
-            keep = np.ones(len(events), bool)
-            for part in parts:
-                if part.hidden:
-                    kept = _events_of(events, part, hidden_nodes)
-                    keep[part.start : part.stop] = False
-                    keep[kept] = True
-        index = TemporalIndex.from_events(events, keep=keep)
+        index = TemporalIndex.from_events(events, keep=_in_history(events, parts, hidden_nodes))
         plan = _plan(events, parts, hidden_nodes)
         preparer = Preparer(
             events=events,
@@ -136,6 +129,24 @@ def _events_of(events: Events, part: Part, hidden_nodes: np.ndarray | None) -> n
     if part.hidden:
         return block.kept()
     return np.arange(part.start, part.stop, dtype=np.int64)
+
+
+def _in_history(
+    events: Events, parts: tuple[Part, ...], hidden_nodes: np.ndarray | None
+) -> np.ndarray | None:
+    """[E] bool, or None for all: events that no node state will ever see are nobody's history.
+
+    Before the first part the node state was empty; hidden training events are left out of it.
+    """
+    if parts[0].start == 0 and not any(part.hidden for part in parts):
+        return None
+    keep = np.ones(len(events), bool)
+    keep[: parts[0].start] = False
+    for part in parts:
+        if part.hidden:
+            keep[part.start : part.stop] = False
+            keep[_events_of(events, part, hidden_nodes)] = True
+    return keep
 
 
 def _plan(events: Events, parts: tuple[Part, ...], hidden_nodes: np.ndarray | None) -> BatchPlan:

