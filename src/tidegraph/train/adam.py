@@ -50,12 +50,13 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient."""
-        names = [name for name, p in self.parameters.items() if p.grad is not None]
+        gradients = {n: p.grad for n, p in self.parameters.items() if p.grad is not None}
+        names = list(gradients)
         steps = [self.steps[name] for name in names]
         torch._foreach_add_(steps, 1)
         torch._fused_adam_(
             [self.parameters[name] for name in names],
-            [self.parameters[name].grad for name in names],
+            list(gradients.values()),
             [self.first[name] for name in names],
             [self.second[name] for name in names],
             [],
