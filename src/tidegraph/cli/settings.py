@@ -219,7 +219,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
         content = _of_run(content)
     for section, values in content.items():
         if section not in SECTIONS:
-            raise SettingError(_unknown(f"{path}: section", section, SECTIONS))
+            raise SettingError(_unknown(f"{path}: ", "section", section, SECTIONS))
         if not isinstance(values, dict):
             raise SettingError(
                 f"{path}: section {section!r} is {values!r}; expected keys and values"
@@ -251,13 +251,13 @@ def _check_key(section: str, key: str, model: str, config: Path | None) -> None:
                 f"{where}setting {key!r} is not in section {section!r} but in {other!r}"
             )
     label = f"{model} setting" if section == "model" else f"{section} setting"
-    raise SettingError(_unknown(f"{where}{label}", key, names))
+    raise SettingError(_unknown(where, label, key, names))
 
 
-def _unknown(label: str, key: str, names: Any) -> str:
+def _unknown(where: str, label: str, key: str, names: Any) -> str:
     close = difflib.get_close_matches(str(key), names, 1, cutoff=0.4)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"unknown {label} {key!r}: expected one of {', '.join(names)}.{hint}"
+    return f"{where}unknown {label} {key!r}: expected one of {', '.join(names)}.{hint}"
 
 
 def _validated(cls: Any, values: dict[str, Any]) -> Any:

@@ -124,7 +124,7 @@ class ConsoleListener(Listener):
         if not self._bar.live.is_started:
             if seconds < BAR_AFTER:
                 return
-            self._task = self._bar.add_task(self._label, total=self._total)
+            self._task = self._bar.add_task(self._label, total=self._total, speed="")
             self._bar.start()
         self._bar.update(
             self._task, completed=self._done, speed=f"{rate:,.0f} events/s{_loss(loss)}"

@@ -39,7 +39,7 @@ def comparison_table(rows: Sequence[tuple[str, Metrics]], title: str) -> list[An
     names = [name for name in SHOWN if any(name in metrics for _, metrics in rows)]
     columns = {name: [_find(metrics, name) for _, metrics in rows] for name in names}
     notes: list[str] = []
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table()
     table.add_column("")
     marks: dict[str, list[str]] = {}
     for name, metrics in columns.items():
@@ -54,8 +54,9 @@ def comparison_table(rows: Sequence[tuple[str, Metrics]], title: str) -> list[An
     lines = [f"[{number}] {text}" for number, text in enumerate(notes, 1)]
     lines += _undefined(rows, names)
     events = {metric.count for metrics in columns.values() for metric in metrics if metric}
-    lines.append(f"over {max(events, default=0):,} events; * best of the column")
-    return [table, *(Text(line, style="dim") for line in lines)]
+    best_marked = "; * best of the column" if len(rows) > 1 else ""
+    lines.append(f"over {max(events, default=0):,} events{best_marked}")
+    return [Text(title, style="bold"), table, *(Text(line, style="dim") for line in lines)]
 
 
 def _find(metrics: Metrics, name: str) -> Metric | None:
