@@ -84,6 +84,11 @@ class BatchPlan:
     def __len__(self) -> int:
         return len(self.border_B1) - 1
 
+    @property
+    def stop(self) -> int:
+        """Event id after the last streamed event: what a query about "now" may look back on."""
+        return int(self.event_P[-1]) + 1 if len(self.event_P) else 0
+
     def events(self, number: int) -> np.ndarray:
         """Event ids of batch `number`: int64 [B]."""
         return self.event_P[self.border_B1[number] : self.border_B1[number + 1]]

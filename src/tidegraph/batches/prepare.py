@@ -52,7 +52,8 @@ class Preparer:
 
     Attributes:
         events: the stream.
-        index: its temporal index (over the streamed events only).
+        index: its temporal index; it may hold events after the plan's last one, never others that
+            are not streamed.
         plan: batch borders.
         history: what the model needs.
         features: event features.
@@ -154,9 +155,11 @@ class Preparer:
                 event_B=np.full(len(source_B), -1, np.int64),
                 number=len(self.plan),
                 version=len(self.plan),
-                mail_before=self.index.num_events,
+                # The index may hold events that are known but not streamed yet: for the node state
+                # they have not happened, so they are neither mail nor neighbours.
+                mail_before=self.plan.stop,
                 neighbors_before=None,
-                bound_B=np.full(len(source_B), self.index.num_events, np.int64),
+                bound_B=np.full(len(source_B), self.plan.stop, np.int64),
                 inclusive=True,
                 writes=False,
                 epoch=0,

@@ -2,7 +2,8 @@
 
 A checkpoint is a safetensors file whose metadata is JSON text with a SHA-256 digest over every
 tensor. It is written beside its destination, synced, and renamed: a kill or a full disk at any
-moment leaves the previous one as it was.
+moment leaves the previous one as it was. What a kill leaves half-written is a hidden `.tmp` file
+that `remove_unfinished` deletes at the next start.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,21 +56,20 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         CheckpointError: it could not be written (for example a full disk); the previous
             checkpoint is untouched.
     """
-    tensors = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()
-    }
+    tensors = _separate(checkpoint.tensors)
     about = json.dumps(checkpoint.about, sort_keys=True)
     metadata = {"format": str(FORMAT), "about": about, "sha256": _digest(tensors, about)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_of(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, temporary, metadata)
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         _sync_directory(path.parent)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         kept = "the previous checkpoint is unchanged" if path.exists() else "none was kept"
         raise CheckpointError(
             f"could not write checkpoint {path}: {error}; {kept}. Free some space or choose "
@@ -98,12 +99,37 @@ def load_checkpoint(path: Path) -> Checkpoint:
             f"{path} is not a checkpoint this version reads: format "
             f"{metadata.get('format', 'none')!r}, expected '{FORMAT}'"
         )
-    if metadata.get("sha256") != _digest(tensors, metadata["about"]):
+    about = metadata.get("about", "")
+    if metadata.get("sha256") != _digest(tensors, about):
         raise CheckpointError(
             f"checkpoint {path} is damaged: its checksum does not match its content. Delete it "
             "and resume from an earlier one, or train again."
         )
-    return Checkpoint(tensors, json.loads(metadata["about"]))
+    return Checkpoint(tensors, json.loads(about))
+
+
+def temporary_of(path: Path) -> Path:
+    """Where `path` is written before it is put in place: beside it, hidden, one per process."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Delete what a killed process left half-written in a directory."""
+    for left in directory.glob(".*.tmp"):
+        with suppress(OSError):
+            left.unlink()
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, contiguous, no two in the same memory (tied weights, which files refuse)."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        address = own.untyped_storage().data_ptr()
+        found[name] = own.clone() if address in seen else own
+        seen.add(address)
+    return found
 
 
 def _digest(tensors: Mapping[str, Tensor], about: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tidegraph.errors import CheckpointError, SettingError
@@ -18,14 +20,19 @@ from tidegraph.train.checkpoint import Checkpoint
 from tidegraph.train.settings import TrainSettings
 from tidegraph.train.stream import Stream
 
+# A run may be continued with more epochs or another patience, and however often it is saved:
+# nothing that was computed so far depends on them.
+_FREE = ("epochs", "patience", "checkpoint_seconds", "checkpoint_batches")
+
 
 def about_run(model: TemporalModel, stream: Stream, settings: TrainSettings) -> dict[str, Any]:
     """What a checkpoint must agree on to be resumed."""
     return {
         "model": {"name": model.name or type(model).__name__, "settings": model.settings},
         "schema": asdict(model.schema),
-        "training": settings.model_dump(exclude={"checkpoint_seconds", "checkpoint_batches"}),
+        "training": settings.model_dump(exclude=set(_FREE)),
         "parts": [asdict(part) for part in stream.parts],
+        "hidden": _digest(stream.hidden_nodes),
         "fingerprint": stream.events.fingerprint,
     }
 
@@ -38,13 +45,51 @@ def check_same(path: Path, found: dict[str, Any], expected: dict[str, Any]) -> N
         ("fingerprint", "other data"),
         ("training", "other training settings"),
         ("parts", "another split"),
+        ("hidden", "another split (other hidden nodes)"),
     ):
-        wanted = json.loads(json.dumps(expected[name]))
-        if found.get(name) != wanted:
+        theirs, ours = found.get(name), as_json(expected[name])
+        if theirs != ours:
+            theirs, ours = _difference(theirs, ours)
             raise CheckpointError(
-                f"{path} belongs to {label}: it has {name}={found.get(name)!r}, this run has "
-                f"{wanted!r}. Start a new run, or repeat the settings it was started with."
+                f"{path} belongs to {label}: it has {name}={theirs!r}, this run has {ours!r}. "
+                "Start a new run, or repeat the settings it was started with."
             )
+
+
+def as_json(value: Any) -> Any:
+    """`value` as it comes back from a file: tuples as lists."""
+    return json.loads(json.dumps(value))
+
+
+def check_settings(model: TemporalModel) -> None:
+    """Refuse a model whose settings could not be written down to build it again.
+
+    Raises:
+        SettingError: a constructor argument that is no plain value.
+    """
+    for name, value in model.settings.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise SettingError(
+                f"{type(model).__name__} was built with {name}={value!r}: a run that is kept on "
+                "disk needs settings of numbers, text, lists and None. Give the plain value, and "
+                "make the rest of it in the constructor."
+            ) from None
+
+
+def _difference(theirs: Any, ours: Any) -> tuple[Any, Any]:
+    """What differs of two equally named things: their unequal keys, where they have keys."""
+    if not isinstance(theirs, dict) or not isinstance(ours, dict):
+        return theirs, ours
+    names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+    return {n: theirs.get(n) for n in names}, {n: ours.get(n) for n in names}
+
+
+def _digest(hidden_nodes: np.ndarray | None) -> str | None:
+    if hidden_nodes is None:
+        return None
+    return hashlib.sha256(np.packbits(hidden_nodes).tobytes()).hexdigest()
 
 
 def state_tensors(state: NodeState) -> dict[str, torch.Tensor]:

@@ -1,7 +1,8 @@
 """Evaluation of a model by named protocols, one pass over a phase of the stream.
 
 Every batch is scored from the state before it, then written (streaming history), so validation
-continues from the end of training and test from the end of validation.
+continues from the end of training and test from the end of validation. With history frozen at the
+start of the phase nothing is written while scoring; the state moves past the phase afterwards.
 
 Shape legend: B events, C candidates per event.
 """
@@ -19,6 +20,8 @@ from tidegraph.batches.negatives import (
     NegativeSampler,
     NegativeSettings,
 )
+from tidegraph.errors import SettingError
+from tidegraph.events.core import Events
 from tidegraph.models.base import TemporalModel
 from tidegraph.state import NodeState
 from tidegraph.train.executor import EagerExecutor
@@ -68,16 +71,19 @@ def evaluation_plan(
         NegativeSettings(strategy=settings.negatives, seed=seed),
         train_stop=stream.parts[0].stop if settings.negatives == "inductive" else None,
     )
-    ranking = None
-    if count > 0:
-        # Another seed than the pairs', so that the two sets of negatives are independent.
-        ranking = NegativeSampler(events, NegativeSettings(seed=seed + 1, collisions="check"))
+    ranking = ranking_negatives(events, settings) if count > 0 else None
     only = None
     hidden = stream.hidden_nodes
     if hidden is not None and stream.parts[0].hidden:
         only = hidden[events.source] | hidden[events.target]
     frozen = settings.history == "frozen"
     return EvaluationPlan(pairs, ranking, count, only, frozen)
+
+
+def ranking_negatives(events: Events, settings: TrainSettings) -> NegativeSampler:
+    """What true targets are ranked against, in evaluation and in prediction."""
+    # Another seed than the pairs', so that the two sets of negatives are independent.
+    return NegativeSampler(events, NegativeSettings(seed=settings.seed + 1, collisions="check"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,10 +153,14 @@ def evaluate(
 
     Args:
         model: put into evaluation mode for the duration.
-        state: at the version of the phase's first batch; give a clone to keep it.
+        state: at the version of the phase's first batch, afterwards at its end, whatever history
+            was visible while scoring; give a clone to keep it.
         stream: its plan contains the phase.
         phase: name of the phase.
         plan: what to measure.
+
+    Raises:
+        SettingError: scores that are no numbers, since training has diverged.
     """
     listener = listener or Listener()
     started = time.perf_counter()
@@ -171,6 +181,8 @@ def evaluate(
             if plan.only is not None:
                 inductive.add(scores, plan.only[event_B])
             listener.advanced(len(event_B), None)
+        if plan.frozen:
+            advance(model, state, stream, phase)
     finally:
         model.train(was_training)
     part = next(part for part in stream.parts if part.name == phase)
@@ -187,6 +199,14 @@ def evaluate(
     seconds = time.perf_counter() - started
     listener.finished(phase, None, {"events/s": events / max(seconds, 1e-9), **metrics.values()})
     return Evaluation(metrics, unseen, executor.state, seconds, events, dict(times.seconds))
+
+
+def advance(model: TemporalModel, state: NodeState, stream: Stream, phase: str) -> None:
+    """Move `state` past a phase of the stream without scoring."""
+    executor = EagerExecutor(model.eval(), state)
+    for number in stream.phase(phase).batches:
+        nothing = np.empty((len(stream.plan.events(number)), 0), np.int32)
+        executor.advance(stream.preparer.prepare(number, nothing))
 
 
 def _score_batch(
@@ -211,6 +231,11 @@ def _score_batch(
             batch = stream.preparer.prepare(number, node_BC[:, first : first + width], as_of=as_of)
         pieces.append(executor.score(batch, write=last and as_of is None))
     logit_BC = np.concatenate([pieces[0][:, :1], *(piece[:, 1:] for piece in pieces)], axis=1)
+    if not np.isfinite(logit_BC).all():
+        raise SettingError(
+            f"the model's scores of events {event_B[0]} to {event_B[-1]} are not all finite "
+            "numbers: training has diverged. Try a lower learning_rate, or clip=1.0"
+        )
     positive_B, negative_BC = logit_BC[:, 0], logit_BC[:, 1:]
     return _BatchScores(
         positive_B=positive_B,

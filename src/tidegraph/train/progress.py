@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -54,6 +55,16 @@ class EpochRecord:
             evaluation_seconds=evaluation.seconds,
         )
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> EpochRecord:
+        """From a checkpoint or a line of metrics.jsonl, where undefined figures are null."""
+        named = dict(values)
+        for group in ("metrics", "inductive"):
+            named[group] = {
+                name: math.nan if value is None else value for name, value in named[group].items()
+            }
+        return cls(**named)
+
     def figures(self) -> dict[str, float]:
         """What a progress line shows."""
         return {"loss": self.loss, "events/s": self.events_per_second, **self.metrics}
@@ -102,5 +113,5 @@ class Cursor:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Cursor:
         """From a checkpoint."""
-        records = [EpochRecord(**record) for record in values["records"]]
+        records = [EpochRecord.from_dict(record) for record in values["records"]]
         return cls(**{**values, "records": records})

@@ -14,28 +14,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
 from tidegraph.errors import CheckpointError, HistoryError, SettingError
 from tidegraph.events.append import concatenate
 from tidegraph.events.catalog import load_dataset
-from tidegraph.events.core import EventRange, Events
+from tidegraph.events.core import EventRange, Events, Schema
 from tidegraph.events.store import open_events
-from tidegraph.models import TemporalModel, build_model
+from tidegraph.models import MODELS, TemporalModel, build_model
 from tidegraph.state import NodeState
 from tidegraph.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tidegraph.train.contents import (
     about_run,
+    as_json,
     check_schema,
     state_from,
     state_tensors,
     weight_tensors,
 )
-from tidegraph.train.evaluate import Evaluation, evaluate, evaluation_plan
+from tidegraph.train.evaluate import (
+    Evaluation,
+    advance,
+    evaluate,
+    evaluation_plan,
+    ranking_negatives,
+)
 from tidegraph.train.executor import EagerExecutor
 from tidegraph.train.predictions import Embeddings, EventPredictions, PairPredictions, sigmoid
 from tidegraph.train.progress import EpochRecord
 from tidegraph.train.run_files import RunFiles
-from tidegraph.train.settings import TrainSettings
+from tidegraph.train.settings import TrainSettings, check_device
 from tidegraph.train.stages import Listener
 from tidegraph.train.stream import Part, Stream
 
@@ -93,28 +99,24 @@ class Run:
         Raises:
             HistoryError: the range starts before the end of what was streamed.
         """
-        stream, state = self._stream_to(part.start, part.events), self.state.clone()
-        if part.start > self.stream.stop:
-            self._feed(stream, state, stream.parts[-1].name)
+        stream, state = self._ahead(part.start, part.events)
         name = _free_name(stream, part.name)
         size = self.settings.evaluation_batch_size
         stream = stream.with_part(Part(name, part.start, part.stop, size))
         plan = evaluation_plan(self.settings, stream, candidates)
         result = evaluate(self.model, state, stream, name, plan, listener=listener)
         if advance:
-            if plan.frozen:
-                self._feed(stream, state, name)
             self.stream, self.state = stream, state
-        return replace(result, state=state)
+        return result
 
     def advance(self, stop: int | None = None) -> None:
-        """Stream the known events up to position `stop` (default: all) without scoring."""
+        """Stream the known events up to position `stop` (default: all) without scoring.
+
+        Raises:
+            HistoryError: a position that the run is past, or that no event has.
+        """
         stop = len(self.events) if stop is None else stop
-        if stop <= self.stream.stop:
-            return
-        stream = self._stream_to(stop, self.events)
-        self._feed(stream, self.state, stream.parts[-1].name)
-        self.stream = stream
+        self.stream, self.state = self._ahead(stop, self.events)
 
     def predict(self, pairs: Any, time: Any = None) -> PairPredictions:
         """Score pairs that have not happened, from everything streamed so far.
@@ -145,9 +147,7 @@ class Run:
         score = np.concatenate(scores) if scores else np.empty(0, np.float32)
         return PairPredictions(source, target, time_B, sigmoid(score))
 
-    def embed(
-        self, nodes: Any = None, time: Any = None, *, side: str | None = None
-    ) -> Embeddings:
+    def embed(self, nodes: Any = None, time: Any = None, *, side: str | None = None) -> Embeddings:
         """Embeddings of nodes, from everything streamed so far.
 
         Args:
@@ -183,6 +183,9 @@ class Run:
     ) -> EventPredictions:
         """Score new events in order, each batch from the state before it; the state moves on.
 
+        Known events that were not streamed yet are streamed first, unscored. After an error the
+        run stands where it stood.
+
         Args:
             events: later than everything known. Nodes never seen before start empty.
             candidates: also rank each true target among this many random ones.
@@ -194,17 +197,17 @@ class Run:
             InputError: events earlier than those known.
         """
         check_schema(self.model.schema, events.schema)
-        self.advance()
-        first = len(self.events)
         known = concatenate(*_alike(self.events, events))
-        stream = self.stream.with_events(known)
+        stream, state = self._ahead(len(self.events), self.events)
+        stream = stream.with_events(known)
+        state.grow(known.schema.num_nodes)
         name = _free_name(stream, "predict")
-        stream = stream.with_part(
-            Part(name, first, len(known), self.settings.evaluation_batch_size)
+        size = self.settings.evaluation_batch_size
+        stream = stream.with_part(Part(name, len(self.events), len(known), size))
+        result = self._predict_phase(
+            stream, state, name, candidates, embeddings, listener or Listener()
         )
-        self.state.grow(known.schema.num_nodes)
-        result = self._predict_phase(stream, name, candidates, embeddings, listener or Listener())
-        self.stream = stream
+        self.stream, self.state = stream, state
         return result
 
     def save(self) -> Path:
@@ -217,11 +220,12 @@ class Run:
             raise SettingError("this run has no directory: give Trainer(..., directory=...)")
         files = RunFiles(self.directory)
         about = about_run(self.model, self.stream, self.settings)
+        about["best_epoch"] = self.best_epoch
         # The events that the run was made from are found through config.yaml; others are kept here.
         if self.events.fingerprint != files.read_config()["data"].get("fingerprint"):
             store = self.events.path
             if store is None:
-                target = files.directory / f"events-{len(self.events)}"
+                target = files.directory / f"events-{self.events.fingerprint[:12]}"
                 if not target.exists():
                     self.events.save(target)
                 store = target.resolve()
@@ -234,14 +238,26 @@ class Run:
 
     # -- helpers
 
+    def _ahead(self, stop: int, events: Events) -> tuple[Stream, NodeState]:
+        """The stream and a copy of the state, moved up to position `stop` without scoring."""
+        stream, state = self._stream_to(stop, events), self.state.clone()
+        if stream is not self.stream:
+            advance(self.model, state, stream, stream.parts[-1].name)
+        return stream, state
+
     def _stream_to(self, stop: int, events: Events) -> Stream:
         if events is not self.events and events.fingerprint != self.events.fingerprint:
             raise SettingError(
                 "these events are not the ones the run knows: use predict_events for new ones"
             )
+        if stop > len(self.events):
+            raise HistoryError(
+                f"there is no event {stop}: the run knows {len(self.events)} events. Score new "
+                "ones with predict_events"
+            )
         if stop < self.stream.stop:
             raise HistoryError(
-                f"the range starts at event {stop}, but the node state has already seen the "
+                f"asked to go on at event {stop}, but the node state has already seen the "
                 f"events up to {self.stream.stop}: load the run again to evaluate earlier ones"
             )
         if stop == self.stream.stop:
@@ -250,35 +266,35 @@ class Run:
         size = self.settings.evaluation_batch_size
         return self.stream.with_part(Part(name, self.stream.stop, stop, size))
 
-    def _feed(self, stream: Stream, state: NodeState, phase: str) -> None:
-        executor = EagerExecutor(self.model.eval(), state)
-        for number in stream.phase(phase).batches:
-            nothing = np.empty((len(stream.plan.events(number)), 0), np.int32)
-            executor.advance(stream.preparer.prepare(number, nothing))
-
     def _predict_phase(
-        self, stream: Stream, name: str, candidates: int, embeddings: bool, listener: Listener
+        self,
+        stream: Stream,
+        state: NodeState,
+        name: str,
+        candidates: int,
+        embeddings: bool,
+        listener: Listener,
     ) -> EventPredictions:
-        executor = EagerExecutor(self.model.eval(), self.state)
-        ranking = NegativeSampler(stream.events, NegativeSettings(seed=self.settings.seed + 1))
+        executor = EagerExecutor(self.model.eval(), state)
+        ranking = ranking_negatives(stream.events, self.settings) if candidates else None
         phase = stream.phase(name)
         start = stream.parts[-1].start
         listener.started(name, None, len(stream.events) - start)
-        logits, roots = [], []
+        logits = [np.empty((0, 1 + candidates), np.float32)]
+        roots = [np.empty((2, 0, self.model.embedding_width), np.float32)]
         for number in phase.batches:
             event_B = stream.plan.events(number)
-            negative_BC = (
-                ranking.candidates(int(event_B[0]), int(event_B[-1]) + 1, count=candidates).node_BC
-                if candidates
-                else np.empty((len(event_B), 0), np.int32)
-            )
+            negative_BC = np.empty((len(event_B), 0), np.int32)
+            if ranking is not None:
+                first, last = int(event_B[0]), int(event_B[-1])
+                negative_BC = ranking.candidates(first, last + 1, count=candidates).node_BC
             batch = stream.preparer.prepare(number, negative_BC)
             if embeddings:
                 roots.append(executor.embed(batch)[: 2 * len(event_B)].reshape(2, len(event_B), -1))
             logits.append(executor.score(batch))
             listener.advanced(len(event_B), None)
         logit_BC = np.concatenate(logits)
-        both = np.concatenate(roots, axis=1) if roots else None
+        both = np.concatenate(roots, axis=1) if embeddings else None
         listener.finished(name, None, {})
         return EventPredictions.of(stream.events, start, logit_BC, both)
 
@@ -291,7 +307,13 @@ class Run:
         last = self.events.time[self.stream.stop - 1]
         if time is None:
             return np.full(count, last, self.events.time.dtype)
-        given = np.broadcast_to(np.asarray(time), (count,))
+        given = np.asarray(time)
+        if given.dtype.kind not in "iuf" or given.shape not in ((), (1,), (count,)):
+            raise SettingError(
+                f"query times of type {given.dtype} and shape {given.shape}: expected one number, "
+                f"or one for each of the {count} rows, in the events' time unit"
+            )
+        given = np.broadcast_to(given, (count,))
         time_B = np.ascontiguousarray(given).astype(self.events.time.dtype)
         if np.any(time_B != given):
             raise SettingError(
@@ -312,6 +334,7 @@ def load_run(
     events: Events | None = None,
     model: TemporalModel | None = None,
     at: str = "best",
+    device: str | None = None,
 ) -> Run:
     """Open a run from its directory.
 
@@ -322,9 +345,11 @@ def load_run(
             `tidegraph.models.MODELS`.
         at: "best": end of validation of the best epoch; "stream": where `Run.save` left it (or
             "best" where it never did).
+        device: where the model runs; default: where it was trained.
 
     Raises:
         CheckpointError: not a run, damaged, or of other data or another model.
+        SettingError: this machine does not have the device.
     """
     files = RunFiles(Path(directory))
     config = files.read_config()
@@ -341,16 +366,9 @@ def load_run(
             f"{events.fingerprint[:12]}, expected {about['fingerprint'][:12]}): restore the "
             "original, or train again"
         )
-    named = about["model"]
-    if model is None:
-        model = build_model(named["name"], events.schema, **named["settings"])
-    elif model.settings != named["settings"]:
-        raise CheckpointError(
-            f"{path} belongs to a model with settings {named['settings']}, the given one has "
-            f"{model.settings}"
-        )
-    _load_weights(model, checkpoint, path)
-    settings = TrainSettings.of(config["training"])
+    settings = TrainSettings.of({**config["training"], **({"device": device} if device else {})})
+    check_device(settings.device)
+    model = _model_of(checkpoint, model, path)
     parts = tuple(Part(**part) for part in about["parts"])
     hidden = checkpoint.tensors.get("hidden")
     stream = Stream.open(
@@ -362,14 +380,13 @@ def load_run(
         compact=settings.device != "cpu",
     )
     state = state_from(checkpoint).to(settings.device)
-    records = tuple(EpochRecord(**r) for r in about.get("cursor", {}).get("records", ()))
     return Run(
         model.to(settings.device).eval(),
         settings,
         stream,
         state,
-        records,
-        int(about.get("cursor", {}).get("best_epoch", 0)),
+        files.read_records(),
+        about["best_epoch"] if "best_epoch" in about else about["cursor"]["best_epoch"],
         files.directory,
     )
 
@@ -393,13 +410,27 @@ def open_data(spec: dict[str, Any], directory: Path) -> Events:
     return open_events(store)
 
 
-def _load_weights(model: TemporalModel, checkpoint: Checkpoint, path: Path) -> None:
+def _model_of(checkpoint: Checkpoint, given: TemporalModel | None, path: Path) -> TemporalModel:
+    """The checkpoint's model, with its weights; `given` is used where it is the same model."""
+    named, schema = checkpoint.about["model"], dict(checkpoint.about["schema"])
+    schema["feature_names"] = tuple(schema["feature_names"])
+    if given is None and named["name"] not in MODELS:
+        raise CheckpointError(
+            f"{path} is of the model {named['name']}, which is not one of {', '.join(MODELS)}: "
+            "give an untrained one, load_run(..., model=...), built with "
+            f"{named['settings']}"
+        )
+    model = given or build_model(named["name"], Schema(**schema), **named["settings"])
+    found = {"name": model.name or type(model).__name__, "settings": as_json(model.settings)}
+    if found != named:
+        raise CheckpointError(f"{path} is of the model {named}, the given one is {found}")
     try:
         model.load_state_dict(checkpoint.group("weights"))
     except RuntimeError as error:
         raise CheckpointError(
             f"{path} is of another model than {type(model).__name__}: {error}"
         ) from error
+    return model
 
 
 def _alike(events: Events, later: Events) -> tuple[Events, Events]:
@@ -421,7 +452,7 @@ def _free_name(stream: Stream, name: str) -> str:
 
 def _columns(pairs: Any) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(pairs, tuple) and len(pairs) == 2:
-        source, target = np.asarray(pairs[0]), np.asarray(pairs[1])
+        source, target = np.atleast_1d(pairs[0]), np.atleast_1d(pairs[1])
     else:
         table = np.asarray(pairs)
         if table.ndim != 2 or table.shape[1] != 2:

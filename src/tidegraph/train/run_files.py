@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ import torch
 import yaml
 
 import tidegraph
-from tidegraph.errors import CheckpointError
+from tidegraph.errors import CheckpointError, SettingError
 from tidegraph.events.core import Events
+from tidegraph.events.store import open_events
+from tidegraph.train.checkpoint import remove_unfinished, temporary_of
 from tidegraph.train.progress import EpochRecord
 
 
@@ -34,9 +38,26 @@ class RunFiles:
         self.config = directory / "config.yaml"
         self.metrics = directory / "metrics.jsonl"
 
+    def clean(self) -> None:
+        """Delete the half-written files of a process that was killed here."""
+        remove_unfinished(self.directory)
+        remove_unfinished(self.last.parent)
+
+    def check_unused(self) -> None:
+        """Refuse to start over a run that is already here.
+
+        Raises:
+            SettingError: there are checkpoints of a run.
+        """
+        if any(path.exists() for path in (self.last, self.best, self.stream)):
+            raise SettingError(
+                f"{self.directory} already holds a run: go on with it by fit(..., resume=True), "
+                "or choose another directory"
+            )
+
     def begin(self, config: dict[str, Any], records: Sequence[EpochRecord]) -> None:
         """Write the effective settings, and the metrics of epochs done before a resume."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         versions = {
             "tidegraph": tidegraph.__version__,
             "torch": str(torch.__version__),
@@ -44,17 +65,43 @@ class RunFiles:
         }
         text = yaml.safe_dump({**config, "versions": versions}, sort_keys=False)
         write_atomically(self.config, text)
-        write_atomically(self.metrics, "".join(_line(record) for record in records))
+        # A kill between a checkpoint and its line leaves too few lines, or half of one.
+        lines = [_line(asdict(record)) for record in records]
+        if lines != [_line(values) for values in self._lines() if "epoch" in values]:
+            write_atomically(self.metrics, "".join(lines))
 
     def append(self, record: EpochRecord) -> None:
         """Add one epoch to metrics.jsonl."""
-        with open(self.metrics, "a", encoding="utf-8") as file:
-            file.write(_line(record))
+        self._append(asdict(record))
 
     def append_evaluation(self, part: str, figures: dict[str, Any]) -> None:
         """Add one evaluation to metrics.jsonl."""
-        with open(self.metrics, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"evaluation": part, **figures}) + "\n")
+        self._append({"evaluation": part, **figures})
+
+    def read_records(self) -> tuple[EpochRecord, ...]:
+        """The finished epochs, from metrics.jsonl."""
+        return tuple(EpochRecord.from_dict(line) for line in self._lines() if "epoch" in line)
+
+    def _append(self, values: dict[str, Any]) -> None:
+        try:
+            with open(self.metrics, "a", encoding="utf-8") as file:
+                file.write(_line(values))
+        except OSError as error:
+            raise _not_written(self.metrics, error) from error
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """The whole lines of metrics.jsonl; one that a kill cut short is left out."""
+        if not self.metrics.exists():
+            return []
+        found = []
+        for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                values = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(values, dict):
+                found.append(values)
+        return found
 
     def read_config(self) -> dict[str, Any]:
         """The saved settings.
@@ -80,25 +127,62 @@ class RunFiles:
         if events.path is not None:
             return {"store": str(Path(events.path).resolve())}
         target = self.directory / "events"
+        if target.exists() and open_events(target).fingerprint != events.fingerprint:
+            target = self.directory / f"events-{events.fingerprint[:12]}"
         if not target.exists():
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self.directory)
             events.save(target)
         return {"store": str(target.resolve())}
 
 
+def make_directory(directory: Path) -> None:
+    """Create a directory, and those above it.
+
+    Raises:
+        CheckpointError: it cannot be created.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot create {directory}: {error.strerror}; choose another directory"
+        ) from error
+
+
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a small text file: what is there stays until the new content is on disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replace a small text file: what is there stays until the new content is on disk.
+
+    Raises:
+        CheckpointError: it could not be written; what was there is unchanged.
+    """
+    temporary = temporary_of(path)
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise _not_written(path, error) from error
 
 
-def _line(record: EpochRecord) -> str:
-    return json.dumps(asdict(record)) + "\n"
+def _not_written(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"could not write {path}: {error}. Free some space or choose another directory, then "
+        "resume."
+    )
+
+
+def _line(values: dict[str, Any]) -> str:
+    return json.dumps(_plain(values)) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN: an undefined figure is null."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

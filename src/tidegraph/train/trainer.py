@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
-from tidegraph.errors import SettingError
+from tidegraph.errors import CheckpointError, SettingError
 from tidegraph.events.core import EventRange
 from tidegraph.models.base import TemporalModel
 from tidegraph.state import NodeState
@@ -28,6 +28,7 @@ from tidegraph.train.contents import (
     about_run,
     check_same,
     check_schema,
+    check_settings,
     optimizer_tensors,
     state_from,
     state_tensors,
@@ -38,7 +39,7 @@ from tidegraph.train.executor import EagerExecutor
 from tidegraph.train.progress import Cursor, EpochRecord
 from tidegraph.train.run import Run
 from tidegraph.train.run_files import RunFiles
-from tidegraph.train.settings import TrainSettings
+from tidegraph.train.settings import TrainSettings, check_device
 from tidegraph.train.stages import Listener, StageTimes
 from tidegraph.train.stream import Stream, part_of
 
@@ -90,20 +91,30 @@ class Trainer:
 
         Args:
             train, val: consecutive ranges of the same events.
-            resume: go on from the directory's last checkpoint, if there is one.
+            resume: go on from the directory's last checkpoint, if there is one. `epochs` and
+                `patience` may differ from those it was started with: to train longer, raise them.
 
         Raises:
-            SettingError: ranges that do not belong together, or a model built for other data.
-            CheckpointError: a checkpoint of other data, another model or other settings.
+            SettingError: ranges that do not belong together, a model built for other data, a
+                directory that holds a run already, or training that diverges.
+            CheckpointError: a checkpoint of other data, another model or other settings; or one
+                that cannot be written, which leaves the previous one.
         """
         _check_ranges(self.model, train, val)
-        session = _Session(self, train, val)
-        if resume:
-            session.restore()
-        session.begin()
-        while not session.finished():
-            session.run_epoch()
-        return session.close()
+        device = check_device(self.settings.device)
+        if self.files is not None:
+            check_settings(self.model)
+        elif resume:
+            raise SettingError("resume=True needs the directory: give Trainer(..., directory=...)")
+        # The executor seeds PyTorch's generators batch by batch; the caller's go on as they were.
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            session = _Session(self, train, val)
+            if resume:
+                session.restore()
+            session.begin(resume)
+            while not session.finished():
+                session.run_epoch()
+            return session.close()
 
 
 class _Session:
@@ -145,9 +156,16 @@ class _Session:
 
     # -- life cycle
 
-    def begin(self) -> None:
-        if self.files is not None:
-            self.files.begin(self.describe_config(), self.cursor.records)
+    def begin(self, resume: bool) -> None:
+        if self.files is None:
+            return
+        if not resume:
+            self.files.check_unused()
+        self.files.clean()
+        self.files.begin(self.describe_config(), self.cursor.records)
+        if not self.finished():
+            # It is where a run that trains on now was left at: other weights, another state.
+            self.files.stream.unlink(missing_ok=True)
 
     def finished(self) -> bool:
         cursor, patience = self.cursor, self.settings.patience
@@ -155,18 +173,27 @@ class _Session:
         return cursor.epoch >= self.settings.epochs or (patience > 0 and stale >= patience)
 
     def run_epoch(self) -> None:
-        cursor, phase = self.cursor, self.stream.phase("train")
-        if cursor.batch == 0:
+        if self.cursor.batch == 0:
             self.state.reset()
         times = StageTimes()
+        started = time.perf_counter()
+        trained = self._train_batches(times)
+        seconds = time.perf_counter() - started
+        evaluation = evaluate(
+            self.model, self.state, self.stream, "val", self.plan, listener=self.listener
+        )
+        self._end_epoch(evaluation, trained / max(seconds, 1e-9), seconds, times)
+
+    def _train_batches(self, times: StageTimes) -> int:
+        """Execute what is left of the epoch's batches; returns how many events that was."""
+        cursor, phase = self.cursor, self.stream.phase("train")
         executor = EagerExecutor(self.model, self.state, self.optimizer, self.settings.clip, times)
-        started = saved = time.perf_counter()
         border_B1 = self.stream.plan.border_B1
-        total = int(border_B1[phase.last] - border_B1[phase.first])
-        self.listener.started("train", cursor.epoch, total)
+        left = int(border_B1[phase.last] - border_B1[phase.first + cursor.batch])
+        self.listener.started("train", cursor.epoch, left)
         self.model.train()
-        first = cursor.batch
-        for number in phase.batches[first:]:
+        saved = time.perf_counter()
+        for number in phase.batches[cursor.batch :]:
             event_B = self.stream.plan.events(number)
             with times("prepare"):
                 negative_BC = self.negatives.draw_at(event_B, epoch=cursor.epoch)
@@ -178,18 +205,13 @@ class _Session:
             if self._checkpoint_due(number, saved):
                 self._save_last()
                 saved = time.perf_counter()
-        seconds = time.perf_counter() - started
-        evaluation = evaluate(
-            self.model, self.state, self.stream, "val", self.plan, listener=self.listener
-        )
-        trained = total - int(border_B1[phase.first + first])
-        self._end_epoch(evaluation, trained / max(seconds, 1e-9), seconds, times)
+        return left
 
     def _end_epoch(
         self, evaluation: Evaluation, rate: float, seconds: float, times: StageTimes
     ) -> None:
         cursor = self.cursor
-        value = evaluation.metrics[self.settings.metric].value
+        value = self._chosen_metric(evaluation)
         record = EpochRecord.of(cursor, evaluation, rate, seconds, dict(times.seconds))
         improved = cursor.best_epoch < 0 or value > cursor.best_value
         if improved:
@@ -202,9 +224,7 @@ class _Session:
             self.files.append(record)
 
     def close(self) -> Run:
-        best = self.best
-        if best is None and self.files is not None:
-            best = load_checkpoint(self.files.best)
+        best = self.best if self.files is None else self._load_best(self.files)
         assert best is not None
         self.model.load_state_dict(best.group("weights"))
         state = state_from(best)
@@ -259,9 +279,23 @@ class _Session:
         about = {**self._about(), "cursor": self.cursor.to_dict()}
         save_checkpoint(self.files.last, Checkpoint(tensors, about))
 
+    def _load_best(self, files: RunFiles) -> Checkpoint:
+        best = load_checkpoint(files.best)
+        found, cursor = best.about["cursor"]["epoch"], self.cursor
+        # Killed between the best checkpoint and the last one: the epoch is about to be repeated.
+        repeats = found == cursor.epoch and not self.finished()
+        if found != cursor.best_epoch and not repeats:
+            raise CheckpointError(
+                f"{files.best} is of epoch {found + 1}, but by {files.last} the best of "
+                f"{cursor.epoch} epochs is epoch {cursor.best_epoch + 1}: resume with epochs at "
+                f"least {found + 1} and the number of threads it was trained with"
+            )
+        return best
+
     def restore(self) -> None:
         """Continue from the last checkpoint of the directory, if there is one."""
-        if self.files is None or not self.files.last.exists():
+        assert self.files is not None
+        if not self.files.last.exists():
             return
         checkpoint = load_checkpoint(self.files.last)
         check_same(self.files.last, checkpoint.about, self._about())
@@ -270,8 +304,11 @@ class _Session:
         self.cursor = Cursor.from_dict(checkpoint.about["cursor"])
         if self.cursor.batch > 0:
             self.state = state_from(checkpoint).to(self.settings.device)
+        if self.cursor.best_epoch >= 0:
+            self._load_best(self.files)  # damaged or lost, it would be missed at the very end
+        place = f"epoch {self.cursor.epoch + 1}, batch {self.cursor.batch + 1}"
         self.listener.message(
-            f"resuming at epoch {self.cursor.epoch + 1}, batch {self.cursor.batch + 1}"
+            "training is complete already" if self.finished() else f"resuming at {place}"
         )
 
     def _about(self) -> dict[str, Any]:
@@ -295,6 +332,15 @@ class _Session:
                 f"try a learning_rate below {self.settings.learning_rate}, or clip=1.0"
             )
 
+    def _chosen_metric(self, evaluation: Evaluation) -> float:
+        metric = evaluation.metrics[self.settings.metric]
+        if math.isnan(metric.value):
+            raise SettingError(
+                f"validation has no {metric.name} to choose the best epoch by: {metric.undefined}. "
+                "Validate on more events, or choose another metric"
+            )
+        return metric.value
+
 
 # ---------------------------------------------------------------- checks
 
@@ -315,4 +361,9 @@ def _check_ranges(model: TemporalModel, train: EventRange, val: EventRange) -> N
         )
     if len(train.kept()) == 0:
         raise SettingError("the training range has no events")
+    if len(val) == 0:
+        raise SettingError(
+            "the validation range has no events: the best epoch is chosen on it, so give "
+            "events.split(val=...) a share"
+        )
     check_schema(model.schema, train.events.schema)
