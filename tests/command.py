@@ -1,6 +1,6 @@
 """The command line run inside the test's process, and the table that its tests use.
 
-    u0..u9 --(amount, hour, kind)--> a..e     one event a minute; user i prefers item i mod 5
+u0..u9 --(amount, hour, kind)--> a..e     one event a minute; user i prefers item i mod 5
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def cli(*arguments: object) -> Result:
     return Result(code, *texts)
 
 
-def write_table(path: Path, first: int = 0, rows: int = 120, **changes: Callable[[int], Any]) -> Path:
+def write_table(
+    path: Path, first: int = 0, rows: int = 120, **changes: Callable[[int], Any]
+) -> Path:
     """Rows `first` to `first + rows`; `changes` replace a column by a function of the row."""
     make = {
         "user": lambda i: f"u{i % 10}",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from command import COLUMNS, FEATURES, SMALL, Result, cli, write_table
 
 Trained = tuple[Path, dict[str, Any]]
@@ -51,9 +52,7 @@ def _refused(result: Result, message: str) -> None:
     assert result.err.count("error: ") == 1
 
 
-def test_a_missing_column_lists_those_there_are_and_names_the_flag(
-    table: Path, here: Path
-) -> None:
+def test_a_missing_column_lists_those_there_are_and_names_the_flag(table: Path, here: Path) -> None:
     result = cli("train", table, "--source", "usr", "--target", "item", "--time", "ts")
     _refused(result, "trips.csv: no column 'usr' (for source); columns: user, item, ts, amount")
     assert "Did you mean 'user'?" in result.err

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import COLUMNS, FEATURES, SMALL, cli, write_table
 from pyarrow import parquet
 
 import tidegraph as tg
+from command import COLUMNS, SMALL, cli, write_table
 
 Trained = tuple[Path, dict[str, Any]]
 
@@ -109,7 +109,7 @@ class TestPredictEvents:
     def test_candidates_give_ranks(self, run: Path, tomorrow: Path) -> None:
         result = cli("predict", run, "--events", tomorrow, "--candidates", "4", "--json",
                      "--out", "scores.csv")  # fmt: skip
-        rows = list(csv.DictReader(open("scores.csv")))
+        rows = list(csv.DictReader(Path("scores.csv").read_text().splitlines()))
         ranks = np.array([row["rank"] for row in rows], float)
         assert ((ranks >= 1) & (ranks <= 5)).all()
         assert result.last["mean_reciprocal_rank"] == pytest.approx(np.mean(1 / ranks))
@@ -124,10 +124,10 @@ class TestPredictEvents:
         table = parquet.read_table("scores.parquet")
         expected = np.array(table["target_embedding"].to_pylist(), np.float32)
         assert expected.shape == (30, 8)
-        flat = list(csv.DictReader(open("scores.csv")))
+        flat = list(csv.DictReader(Path("scores.csv").read_text().splitlines()))
         found = [[row[f"target_embedding_{d}"] for d in range(8)] for row in flat]
         np.testing.assert_array_equal(np.array(found, np.float32), expected)
-        lines = [json.loads(line) for line in open("scores.jsonl")]
+        lines = [json.loads(line) for line in Path("scores.jsonl").read_text().splitlines()]
         np.testing.assert_array_equal(
             np.array([line["target_embedding"] for line in lines], np.float32), expected
         )

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
-from command import COLUMNS, FEATURES, SMALL, Result, cli
 from safetensors import safe_open
 
 import tidegraph as tg
+from command import COLUMNS, FEATURES, SMALL, Result, cli
 from tidegraph.cli import train as train_module
 from tidegraph.cli.train import claim_directory
 from tidegraph.report import page
@@ -66,7 +66,9 @@ def test_json_is_one_object_on_the_last_line_and_the_only_thing_on_stdout(traine
     assert all(metric["protocol"] for metric in found["test"]["metrics"])
     assert [row["name"].split()[0] for row in found["baselines"]] == ["EdgeBank", "Popularity"]
     assert found["data"]["parts"] == {"train": 84, "val": 18, "test": 18}
-    assert {"prepare", "forward", "backward", "validation", "test", "total"} <= set(found["seconds"])
+    assert {"prepare", "forward", "backward", "validation", "test", "total"} <= set(
+        found["seconds"]
+    )
     assert 0 < found["seconds"]["to_first_batch"] < found["seconds"]["total"]
     assert found["peak_resident_bytes"] > 50 * 2**20
     for path in found["paths"].values():
@@ -74,7 +76,9 @@ def test_json_is_one_object_on_the_last_line_and_the_only_thing_on_stdout(traine
     assert directory == Path(found["paths"]["run"])
 
 
-def test_model_and_baselines_are_measured_on_the_same_events_and_negatives(trained: Trained) -> None:
+def test_model_and_baselines_are_measured_on_the_same_events_and_negatives(
+    trained: Trained,
+) -> None:
     _, found = trained
     rows = [found["test"], *found["baselines"]]
     for name in ("AP", "AUC", "MRR", "Hits@10"):
@@ -344,4 +348,3 @@ def _interrupt_at(events: int) -> Any:
         real(self, count, loss)
 
     return advanced
-

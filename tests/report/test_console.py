@@ -45,7 +45,9 @@ def test_plain_lines_about_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) ->
     lines = text.getvalue().splitlines()
     assert lines[0] == "epoch 1/3: 400 of 1,000 events, 40 events/s, 15 s left, loss 0.5000"
     assert lines[1].startswith("epoch 1/3: 800 of 1,000 events")
-    assert lines[2].startswith("epoch 1/3: loss 0.5000, validation AP 0.9000, AUC 0.8000, 40 events")
+    assert lines[2].startswith(
+        "epoch 1/3: loss 0.5000, validation AP 0.9000, AUC 0.8000, 40 events"
+    )
     assert len(lines) == 3
 
 

@@ -78,7 +78,9 @@ def test_baselines_know_no_hidden_training_event() -> None:
     place = np.arange(60)
     source, target = place % 2, 4 + place % 2
     source[[10, 55]], target[[10, 55]] = 3, 6
-    events = tg.Events.from_arrays(source, target, place, num_nodes=7, bipartite=True, num_sources=4)
+    events = tg.Events.from_arrays(
+        source, target, place, num_nodes=7, bipartite=True, num_sources=4
+    )
     hidden_N = np.zeros(7, bool)
     hidden_N[3] = True
     train = tg.EventRange(events, 0, 40, "train", hidden_N)

@@ -29,6 +29,7 @@ from tidegraph.report.plain import print_json
 from tidegraph.report.usage import peak_resident_bytes, versions
 from tidegraph.state import NodeState
 from tidegraph.train import EagerExecutor, Stream, TrainSettings
+from tidegraph.train.adam import Adam
 from tidegraph.train.stream import Part
 
 _REPEATS = 15
@@ -127,7 +128,7 @@ class _Step:
         self.negatives = NegativeSampler(stream.events, NegativeSettings(seed=0))
         self.state = NodeState(stream.events.schema.num_nodes, model.memory_width)
         self.state.version = number
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+        optimizer = Adam(model.named_parameters(), learning_rate=1e-3)
         self.executor = EagerExecutor(model, self.state, optimizer)
         event_B = stream.plan.events(number)
         self.batch = stream.preparer.prepare(number, self.negatives.draw_at(event_B))
