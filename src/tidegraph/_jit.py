@@ -60,8 +60,9 @@ def _choose_cache_directory() -> Path:
 CACHE_DIRECTORY: Path = _choose_cache_directory()
 """Where compiled kernels are kept on this machine."""
 
-numba.config.CACHE_DIR = str(CACHE_DIRECTORY)
-numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+_config: Any = numba.config  # its attributes are made at run time
+_config.CACHE_DIR = str(CACHE_DIRECTORY)
+_config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 # Reassociation lets LLVM vectorise sums; the order it picks is fixed in the compiled code, so two
 # runs agree bit for bit. NaN and infinity keep their meaning (no `nnan`, no `ninf`).
@@ -82,7 +83,7 @@ def kernel(
         inline: always inline into the caller (for helpers of a few lines).
     """
     flags: set[str] | bool = SUM_FLAGS if sums else {"contract"} if contract else False
-    return numba.njit(  # type: ignore[no-any-return]
+    return numba.njit(
         cache=True,
         nogil=True,
         parallel=parallel,
@@ -96,4 +97,4 @@ def kernel(
 def set_threads(count: int) -> None:
     """Use `count` threads in PyTorch and in Tidegraph's kernels alike."""
     torch.set_num_threads(count)
-    numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(min(count, _config.NUMBA_NUM_THREADS))

@@ -262,9 +262,18 @@ class TestStopping:
         assert again["test"] == first["test"]
 
     def test_resume_refuses_other_settings(self, trained: Trained) -> None:
-        result = cli("train", "--resume", trained[0], "--epochs", "3")
-        assert result.code == 2
-        assert "leave out epochs" in result.err
+        for flags in (["--learning-rate", "3"], ["--memory", "3"], ["--preset", "published"]):
+            result = cli("train", "--resume", trained[0], *flags)
+            assert result.code == 2
+            assert "--resume keeps the run's own settings: leave out" in result.err
+
+    def test_a_run_may_go_on_for_more_epochs(self, table: Path, here: Path) -> None:
+        train(table, "--name", "long", "--epochs", "3", "--patience", "0")
+        train(table, "--name", "short", "--epochs", "1", "--patience", "0")
+        more = cli("train", "--resume", "runs/short", "--epochs", "3", "--json")
+        assert more.code == 0, more.err
+        assert len(more.last["epochs"]) == 3
+        assert weights(Path("runs/short")) == weights(Path("runs/long"))
 
     def test_resume_of_no_run(self, here: Path) -> None:
         result = cli("train", "--resume", "nowhere")

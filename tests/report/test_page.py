@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegraph.report.charts import Curve, curves_svg
 from tidegraph.report.page import page_html, write_page
+from tidegraph.report.plain import plain
 
 
 def values(**changes: Any) -> dict[str, Any]:
@@ -81,6 +82,15 @@ def test_a_run_without_test_split_or_epochs_has_a_page(tmp_path: Path) -> None:
         tmp_path, values(test=None, baselines=[], epochs=[], events_per_second=None, seconds={})
     )
     assert "nothing measured" in path.read_text()
+
+
+def test_undefined_figures_are_gaps() -> None:
+    epochs = [dict(one, metrics={"AP": None, "AUC": 0.5}) for one in values()["epochs"]]
+    assert page_html("x", values(epochs=epochs)).count("<svg") == 2
+
+
+def test_json_holds_no_nan() -> None:
+    assert plain({"a": [float("nan"), 1.0], "b": (1, "x")}) == {"a": [None, 1.0], "b": [1, "x"]}
 
 
 def test_a_chart_is_the_same_each_time() -> None:

@@ -32,10 +32,11 @@ from tidegraph.presets import PRESETS
 from tidegraph.report.comparison import Scored, evaluate_baselines, scored
 from tidegraph.report.console import ConsoleListener, Printer
 from tidegraph.report.page import write_page
-from tidegraph.report.plain import add_seconds, metric_values, print_json, scored_values
+from tidegraph.report.plain import add_seconds, metric_values, plain, print_json, scored_values
 from tidegraph.report.tables import comparison_tables
 from tidegraph.report.usage import peak_resident_bytes, process_started, versions
 from tidegraph.train import Run, Trainer, TrainSettings
+from tidegraph.train.contents import FREE_SETTINGS
 from tidegraph.train.run import open_data as open_saved
 from tidegraph.train.run_files import RunFiles
 
@@ -87,10 +88,9 @@ def train(
     if threads is not None:
         set_threads(threads)
     if resume is not None:
-        _refuse_with_resume(
-            data=data, model=model, preset=preset, config=config, name=name, **given
-        )
-        job = _resumed(resume, seconds)
+        fixed = {"data": data, "model": model, "preset": preset, "config": config, "name": name}
+        more = _continued({**fixed, **given})
+        job = _resumed(resume, more, seconds)
     else:
         if preset is None and config is None and data in (None, "flights"):
             preset = "flights"
@@ -172,7 +172,7 @@ def _new(
     return Job(settings, opened, split, out, name)
 
 
-def _resumed(directory: Path, seconds: dict[str, float]) -> Job:
+def _resumed(directory: Path, more: Mapping[str, Any], seconds: dict[str, float]) -> Job:
     files = RunFiles(directory)
     config = files.read_config()
     if not files.last.exists():
@@ -188,7 +188,7 @@ def _resumed(directory: Path, seconds: dict[str, float]) -> Job:
     settings = Settings(
         data=DataSettings(**spec.get("columns", {})),
         split=SplitSettings(**spec.get("split", {})),
-        training=TrainSettings.of(config["training"]),
+        training=TrainSettings.of({**config["training"], **more}),
         model=config["model"]["name"],
         model_values=config["model"]["settings"],
     )
@@ -199,13 +199,20 @@ def _resumed(directory: Path, seconds: dict[str, float]) -> Job:
     return Job(settings, opened, split, directory.parent, directory.name, directory, resume=True)
 
 
-def _refuse_with_resume(**given: Any) -> None:
+def _continued(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a run may be continued with; nothing computed so far depends on them."""
+    training = dict(given.get("training", {}))
+    allowed = {name: training.pop(name) for name in FREE_SETTINGS if name in training}
+    others = [*training]
     for name, value in given.items():
-        if value:
-            flag = next(iter(value)) if isinstance(value, Mapping) else name
-            raise SettingError(
-                f"--resume keeps the run's own settings: leave out {flag}, or start a new run"
-            )
+        if value and name != "training":
+            others += list(value) if isinstance(value, Mapping) else [name]
+    if others:
+        raise SettingError(
+            f"--resume keeps the run's own settings: leave out {others[0]}, or start a new run. "
+            f"Only {', '.join(FREE_SETTINGS)} may change"
+        )
+    return allowed
 
 
 def _checked_split(opened: OpenedData, settings: Settings) -> Split:
@@ -363,7 +370,7 @@ def _json_object(job: Job, outcome: Outcome) -> dict[str, Any]:
             "model": {"name": settings.model, **run.model.settings},
             "training": settings.training.model_dump(),
         },
-        "epochs": [asdict(record) for record in run.records],
+        "epochs": [plain(asdict(record)) for record in run.records],
         "best_epoch": run.best_epoch,
         "test": scored_values(rows[0]) if rows else None,
         "baselines": [scored_values(row) for row in rows[1:]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -149,7 +150,7 @@ def _curves(values: Mapping[str, Any]) -> str:
     names = [name for name in ("AP", "AUC", "MRR") if name in epochs[0]["metrics"]]
     loss = curves_svg([Curve("loss", [epoch["loss"] for epoch in epochs])], "training loss", best)
     validation = curves_svg(
-        [Curve(name, [epoch["metrics"][name] for epoch in epochs]) for name in names],
+        [Curve(name, [_drawn(epoch["metrics"][name]) for epoch in epochs]) for name in names],
         "validation",
         best,
     )
@@ -211,6 +212,11 @@ def _settings(values: Mapping[str, Any]) -> str:
     )
     sections.append(f"<section><h2>Files</h2><dl>{paths}</dl></section>")
     return f'<div class="pair">{"".join(sections)}</div>'
+
+
+def _drawn(value: float | None) -> float:
+    """An undefined figure leaves a gap in its curve."""
+    return math.nan if value is None else value
 
 
 def _best(found: Sequence[float | None]) -> float | None:

@@ -46,6 +46,15 @@ def add_seconds(stages: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return total
 
 
+def plain(value: Any) -> Any:
+    """Nested values as JSON can hold them: undefined figures are null."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    return finite(value) if isinstance(value, float) else value
+
+
 def finite(value: float) -> float | None:
     """JSON has no NaN."""
     return float(value) if math.isfinite(value) else None

@@ -22,7 +22,7 @@ from tidegraph.train.stream import Stream
 
 # A run may be continued with more epochs or another patience, and however often it is saved:
 # nothing that was computed so far depends on them.
-_FREE = ("epochs", "patience", "checkpoint_seconds", "checkpoint_batches")
+FREE_SETTINGS = ("epochs", "patience", "checkpoint_seconds", "checkpoint_batches")
 
 
 def about_run(model: TemporalModel, stream: Stream, settings: TrainSettings) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def about_run(model: TemporalModel, stream: Stream, settings: TrainSettings) -> 
     return {
         "model": {"name": model.name or type(model).__name__, "settings": model.settings},
         "schema": asdict(model.schema),
-        "training": settings.model_dump(exclude=set(_FREE)),
+        "training": settings.model_dump(exclude=set(FREE_SETTINGS)),
         "parts": [asdict(part) for part in stream.parts],
         "hidden": _digest(stream.hidden_nodes),
         "fingerprint": stream.events.fingerprint,
