@@ -20,6 +20,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -88,12 +89,13 @@ class Attempt:
         return os.waitstatus_to_exitcode(status)
 
 
-def start(options: argparse.Namespace, directory: Path) -> Attempt:
-    """Fork a process that trains in `directory`, going on from what is there.
+def start(job: Callable[[int], object]) -> Attempt:
+    """Fork a process for `job`, which gets a pipe to tell about its progress.
 
     This process only imports: it never runs a kernel, so there are no threads to lose in a fork.
     """
     reading, writing = os.pipe()
+    sys.stdout.flush()
     process = os.fork()
     if process:
         os.close(writing)
@@ -101,12 +103,18 @@ def start(options: argparse.Namespace, directory: Path) -> Attempt:
     code = 1
     try:
         os.close(reading)
-        train(options, directory, Beat(writing))
+        job(writing)
+        sys.stdout.flush()
         code = 0
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
     finally:
         os._exit(code)
+
+
+def training(options: argparse.Namespace, directory: Path) -> Attempt:
+    """Start a process that trains in `directory`, going on from what is there."""
+    return start(lambda pipe: train(options, directory, Beat(pipe)))
 
 
 def train(options: argparse.Namespace, directory: Path, listener: Listener) -> None:
@@ -159,13 +167,24 @@ def differences(directory: Path, expected: Path) -> list[str]:
             about["cursor"]["records"] = [without_timings(r) for r in about["cursor"]["records"]]
         if one.about != other.about:
             found.append(f"{which}: {one.about} != {other.about}")
-    left = list(directory.rglob(".*.tmp"))
+    left = [path for path in directory.rglob(".*") if path.is_file()]
     return found + [f"left behind: {path}" for path in left]
+
+
+def equal(directory: Path, expected: Path) -> bool:
+    """Compare two complete runs (in a process of its own) and print how they differ."""
+
+    def compare(_: int) -> None:
+        found = differences(directory, expected)
+        if found:
+            raise SystemExit("\n".join(found))
+
+    return start(compare).end() == 0
 
 
 def uninterrupted(options: argparse.Namespace, directory: Path) -> float:
     """Train in peace; returns the seconds from the first batch to the end."""
-    attempt = start(options, directory)
+    attempt = training(options, directory)
     attempt.first_batch()
     started = time.monotonic()
     attempt.watch(None)
@@ -180,7 +199,7 @@ def interrupted(
     """Train to the end with at most `wanted` kills, `mean` seconds apart; returns how many."""
     kills = 0
     while True:
-        attempt = start(options, directory)
+        attempt = training(options, directory)
         ended = attempt.first_batch()
         if not ended:
             ended = attempt.watch(draw.uniform(0, 2 * mean) if kills < wanted else None)
@@ -202,20 +221,18 @@ def main() -> int:
         seconds = uninterrupted(options, root / "peace")
         print(f"uninterrupted: {seconds:.1f} s from the first batch to the end", flush=True)
         kills = runs = 0
-        bad: list[str] = []
-        while kills < options.kills and not bad:
+        same = True
+        while kills < options.kills and same:
             runs += 1
             directory = root / f"killed-{runs}"
             left = options.kills - kills
             kills += interrupted(options, directory, left, seconds / (left + 1), draw)
-            bad = differences(directory, root / "peace")
+            same = equal(directory, root / "peace")
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    for line in bad:
-        print(line)
-    verdict = "DIFFERENT" if bad else "weights, optimiser, state and metrics equal bit for bit"
+    verdict = "weights, optimiser, state and metrics equal bit for bit" if same else "DIFFERENT"
     print(f"{options.data}: {kills} kills in {runs} runs of {options.epochs} epochs: {verdict}")
-    return 1 if bad else 0
+    return 0 if same else 1
 
 
 def parse() -> argparse.Namespace:

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-import tiny
 from tidegraph.batches import History, PreparedBatch
 from tidegraph.events import EventRange, Events
 from tidegraph.events.core import Schema
@@ -22,15 +22,24 @@ from tidegraph.train import Listener, Run, Trainer
 
 SIZES: dict[str, Any] = {"memory": 6, "time": 4, "embedding": 6, "neighbors": 3}
 SETTINGS: dict[str, Any] = {
-    "epochs": 3, "batch_size": 20, "evaluation_batch_size": 12, "candidates": 5, "patience": 0,
+    "epochs": 3, "batch_size": 20, "learning_rate": 0.01, "evaluation_batch_size": 12,
+    "candidates": 5, "patience": 0,
 }  # fmt: skip
 TIMINGS = ("events_per_second", "seconds", "stages", "evaluation_seconds")
 BATCHES = 3 * (4 + 2)  # of SETTINGS on `chatter()`: training and validation, all epochs
 
 
-def chatter(seed: int = 0, count: int = 120, nodes: int = 12, **options: Any) -> Events:
-    """A stream with ties, repeats, self-loops and two features per event."""
-    return tiny.random_stream(seed, count, nodes, **options).events()
+def chatter(count: int = 120, nodes: int = 12, features: int = 2) -> Events:
+    """Habits to learn (four of five events go to the source's favourite), ties and self-loops."""
+    draw = np.random.default_rng(0)
+    source = draw.integers(0, nodes, count)
+    favourite = (source * 5 + 1) % nodes
+    target = np.where(draw.random(count) < 0.8, favourite, draw.integers(0, nodes, count))
+    noise = draw.normal(size=(count, features))
+    time = np.sort(draw.integers(0, 2 * count, count))
+    return Events.from_arrays(
+        source, target, time, features=noise, num_nodes=nodes, bipartite=False
+    )
 
 
 def small_tgn(events: Events, seed: int = 0, **settings: Any) -> TemporalModel:

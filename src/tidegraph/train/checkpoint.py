@@ -57,12 +57,15 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
             checkpoint is untouched.
     """
     tensors = _separate(checkpoint.tensors)
-    about = json.dumps(checkpoint.about, sort_keys=True)
+    about = json.dumps(checkpoint.about)
     metadata = {"format": str(FORMAT), "about": about, "sha256": _digest(tensors, about)}
     temporary = temporary_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        mode = temporary.stat().st_mode
         save_file(tensors, temporary, metadata)
+        os.chmod(temporary, mode)  # safetensors makes files for their owner alone
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -115,9 +118,10 @@ def temporary_of(path: Path) -> Path:
 
 def remove_unfinished(directory: Path) -> None:
     """Delete what a killed process left half-written in a directory."""
-    for left in directory.glob(".*.tmp"):
-        with suppress(OSError):
-            left.unlink()
+    for pattern in (".*.tmp", ".tmp*"):  # ours, and those of safetensors inside `save_file`
+        for left in directory.glob(pattern):
+            with suppress(OSError):
+                left.unlink()
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
