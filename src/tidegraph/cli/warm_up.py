@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+import tidegraph
 from tidegraph._jit import CACHE_DIRECTORY
 from tidegraph.events import Events
 from tidegraph.models import build_model
@@ -24,7 +25,7 @@ from tidegraph.report.comparison import evaluate_baselines
 from tidegraph.report.console import Printer
 from tidegraph.train import Trainer, TrainSettings
 
-_ABOUT_SECONDS = 30
+_ABOUT_SECONDS = 40
 # More roots a batch than one thread is given: the parallel variants are compiled too.
 _EVENTS = 400
 
@@ -81,9 +82,21 @@ def _kind(
         model, sorted((k, v) for k, v in values.items() if isinstance(v, str)), training.negatives,
         training.candidates > 0, training.history, training.metric, hidden,
         str(events.time.dtype), events.path is not None, schema.event_features > 0,
-        schema.node_features > 0, schema.bipartite, llvm.get_host_cpu_name(),
+        schema.node_features > 0, schema.bipartite, llvm.get_host_cpu_name(), _sources(),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]
+
+
+def _sources() -> list[tuple[str, int]]:
+    """Where the kernels' sources are and when they were written: what the compiled ones belong to.
+
+    The same code installed elsewhere, or anew, is compiled anew.
+    """
+    return [
+        (str(path), path.stat().st_mtime_ns)
+        for path in sorted(Path(tidegraph.__file__).parent.rglob("*.py"))
+        if b"import kernel" in path.read_bytes()
+    ]
 
 
 def _tiny(events: Events) -> Events:
