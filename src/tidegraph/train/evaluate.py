@@ -25,7 +25,7 @@ from tidegraph.events.core import Events
 from tidegraph.models.base import TemporalModel
 from tidegraph.state import NodeState
 from tidegraph.train.executor import EagerExecutor
-from tidegraph.train.metrics import Metrics, PairScores, Protocol, RankScores
+from tidegraph.train.metrics import Metrics, PairScores, Protocol, RankScores, lead
 from tidegraph.train.settings import TrainSettings
 from tidegraph.train.stages import Listener, StageTimes
 from tidegraph.train.stream import Stream
@@ -118,9 +118,9 @@ class _Collector:
         positive_B = logits.positive_B[chosen_B]
         if logits.pair_BC is not None:
             self.pairs.add(positive_B, logits.pair_BC[chosen_B])
-        if logits.rank_BC is not None:
+        if logits.lead_BC is not None:
             mask_BC = None if logits.mask_BC is None else logits.mask_BC[chosen_B]
-            self.ranks.add(positive_B, logits.rank_BC[chosen_B], mask_BC)
+            self.ranks.add(np.zeros_like(positive_B), logits.lead_BC[chosen_B], mask_BC)
 
     def result(self, plan: EvaluationPlan, protocol: Protocol) -> Metrics:
         found = Metrics(())
@@ -134,9 +134,11 @@ class _Collector:
 
 @dataclass(frozen=True, eq=False)
 class _BatchScores:
+    """`lead_BC`: how far each ranked candidate is ahead of the positive, see `metrics.lead`."""
+
     positive_B: np.ndarray
     pair_BC: np.ndarray | None
-    rank_BC: np.ndarray | None
+    lead_BC: np.ndarray | None
     mask_BC: np.ndarray | None
 
 
@@ -230,17 +232,16 @@ def _score_batch(
         with times("prepare"):
             batch = stream.preparer.prepare(number, node_BC[:, first : first + width], as_of=as_of)
         pieces.append(executor.score(batch, write=last and as_of is None))
-    logit_BC = np.concatenate([pieces[0][:, :1], *(piece[:, 1:] for piece in pieces)], axis=1)
-    if not np.isfinite(logit_BC).all():
+    if not all(np.isfinite(piece).all() for piece in pieces):
         raise SettingError(
             f"the model's scores of events {event_B[0]} to {event_B[-1]} are not all finite "
             "numbers: training has diverged. Try a lower learning_rate, or clip=1.0"
         )
-    positive_B, negative_BC = logit_BC[:, 0], logit_BC[:, 1:]
+    lead_BC = np.concatenate([lead(piece) for piece in pieces], axis=1)
     return _BatchScores(
-        positive_B=positive_B,
-        pair_BC=negative_BC[:, :1] if pairs is not None else None,
-        rank_BC=None if ranking is None else negative_BC[:, 0 if pairs is None else 1 :],
+        positive_B=pieces[0][:, 0],
+        pair_BC=pieces[0][:, 1:2] if pairs is not None else None,
+        lead_BC=None if ranking is None else lead_BC[:, 0 if pairs is None else 1 :],
         mask_BC=None if ranking is None else ranking.mask_BC,
     )
 

@@ -21,6 +21,8 @@ from tidegraph.errors import InputError
 Scores = Any
 """A NumPy array, a torch tensor on any device, or a sequence of numbers."""
 
+_ROUNDING = np.float32(1e-6)  # eight units in the last place of a float32
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -271,6 +273,29 @@ def rank(positive_B: Scores, negative_BC: Scores, mask_BC: Scores | None = None)
     ahead_B = np.count_nonzero(ahead_BC, axis=1)
     level_B = np.count_nonzero(level_BC, axis=1)
     return np.where(valid_B > 0, ahead_B + 0.5 * level_B + 1.0, math.nan)
+
+
+def lead(logit_BC: np.ndarray) -> np.ndarray:
+    """How far a model's candidates are ahead of the true target, to be ranked against 0.
+
+    A matrix product rounds a row by its place in the batch, so two nodes without a past, whose
+    scores are equal, come out a last bit apart: which one is ahead would depend on their columns.
+    Differences within rounding are therefore exactly 0, a tie.
+
+    Args:
+        logit_BC: [B, 1 + C] float32, the true target first.
+
+    Returns:
+        [B, C].
+
+    Examples:
+        >>> lead(np.array([[1.0, 1.0000001, 1.5]], np.float32)).tolist()
+        [[0.0, 0.5]]
+    """
+    positive_B1 = logit_BC[:, :1]
+    lead_BC = logit_BC[:, 1:] - positive_B1
+    lead_BC[np.abs(lead_BC) <= _ROUNDING * (1 + np.abs(positive_B1))] = 0
+    return lead_BC
 
 
 def reciprocal_rank(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tidegraph.events.core import Events
-from tidegraph.train.metrics import rank
+from tidegraph.train.metrics import lead, rank
 
 
 def sigmoid(logit: np.ndarray) -> np.ndarray:
@@ -84,7 +84,7 @@ class EventPredictions:
             target=ids.to_original(events.target[part]),
             time=events.time[part],
             score=sigmoid(logit_BC[:, 0]),
-            rank=rank(logit_BC[:, 0], logit_BC[:, 1:]) if ranked else None,
+            rank=rank(np.zeros(len(logit_BC)), lead(logit_BC)) if ranked else None,
             source_embedding=None if embedding_2BD is None else embedding_2BD[0],
             target_embedding=None if embedding_2BD is None else embedding_2BD[1],
         )
