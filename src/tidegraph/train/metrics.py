@@ -293,7 +293,7 @@ def lead(logit_BC: np.ndarray) -> np.ndarray:
         [[0.0, 0.5]]
     """
     positive_B1 = logit_BC[:, :1]
-    lead_BC = logit_BC[:, 1:] - positive_B1
+    lead_BC: np.ndarray = logit_BC[:, 1:] - positive_B1
     lead_BC[np.abs(lead_BC) <= _ROUNDING * (1 + np.abs(positive_B1))] = 0
     return lead_BC
 

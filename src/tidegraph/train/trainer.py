@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
-from tidegraph.errors import CheckpointError, SettingError
+from tidegraph.errors import CheckpointError, NoLegalNegativeError, SettingError
 from tidegraph.events.core import EventRange
 from tidegraph.models.base import TemporalModel
 from tidegraph.state import NodeState
@@ -34,7 +34,7 @@ from tidegraph.train.contents import (
     state_tensors,
     weight_tensors,
 )
-from tidegraph.train.evaluate import Evaluation, evaluate, evaluation_plan
+from tidegraph.train.evaluate import Evaluation, evaluate, evaluation_plan, ranking_negatives
 from tidegraph.train.executor import EagerExecutor
 from tidegraph.train.progress import Cursor, EpochRecord
 from tidegraph.train.run import Run
@@ -149,6 +149,7 @@ class _Session:
         self.negatives = NegativeSampler(
             self.events, NegativeSettings(seed=settings.seed), nodes=np.flatnonzero(seen)
         )
+        _check_candidates(val, settings)
         ranking = settings.candidates if settings.metric == "MRR" else 0
         self.plan = evaluation_plan(settings, self.stream, candidates=ranking)
         self.cursor = Cursor()
@@ -343,6 +344,23 @@ class _Session:
 
 
 # ---------------------------------------------------------------- checks
+
+
+def _check_candidates(val: EventRange, settings: TrainSettings) -> None:
+    """Find now what would otherwise end the evaluation after training.
+
+    Raises:
+        NoLegalNegativeError: an event that all destinations are true for; names it.
+    """
+    if settings.candidates == 0:
+        return
+    try:
+        ranking = ranking_negatives(val.events, settings)
+        ranking.candidates(val.start, len(val.events), count=1)
+    except NoLegalNegativeError as error:
+        raise NoLegalNegativeError(
+            f"{error} Or leave out MRR and Hits@k, which rank the event: candidates=0."
+        ) from None
 
 
 def _named(part: EventRange, name: str) -> EventRange:
