@@ -25,6 +25,7 @@ from tidegraph.features.store import FeatureStore
 from tidegraph.history import TemporalIndex
 from tidegraph.models import TGN
 from tidegraph.state import NodeState
+from tidegraph.train.adam import Adam
 
 
 class Peer:
@@ -57,9 +58,11 @@ class Peer:
             neighbors=settings.neighbors,
             heads=settings.heads,
             dropout=settings.dropout,
+            # Equal work: the peers train their time codes.
+            time_code="trainable",
         )
         self.state = NodeState(sizes.num_nodes, self.model.memory_width)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=settings.learning_rate)
+        self.optimizer = Adam(self.model.named_parameters(), settings.learning_rate)
         self.epoch = -1
 
     @staticmethod

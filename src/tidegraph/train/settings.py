@@ -21,7 +21,7 @@ class TrainSettings(BaseModel):
 
     batch_size: int = Field(200, ge=1, description="events per training batch")
     epochs: int = Field(10, ge=1, description="passes over the training events, at most")
-    learning_rate: float = Field(1e-3, gt=0, description="Adam's step size")
+    learning_rate: float = Field(5e-4, gt=0, description="Adam's step size")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
     clip: float | None = Field(None, gt=0, description="largest gradient norm; none by default")
     patience: int = Field(5, ge=0, description="epochs without a better validation; 0: no stopping")
