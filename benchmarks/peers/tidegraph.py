@@ -58,8 +58,6 @@ class Peer:
             neighbors=settings.neighbors,
             heads=settings.heads,
             dropout=settings.dropout,
-            # Equal work: the peers train their time codes.
-            time_code="trainable",
         )
         self.state = NodeState(sizes.num_nodes, self.model.memory_width)
         self.optimizer = Adam(self.model.named_parameters(), settings.learning_rate)
