@@ -54,13 +54,22 @@ def roots_per_second(
     index: TemporalIndex, nodes: np.ndarray, times: np.ndarray, size: int, strategy: str
 ) -> float:
     """One walk over the roots in calls of `size`."""
-    out = Neighbors.empty(size, 10, index.entries.dtype["event"], index.entries.dtype["time"])
+    kind = index.entries.dtype
+    out = Neighbors.empty(size, 10, kind["event"], kind["time"], edge_times=False)
     key = make_key(0, Purpose.NEIGHBOR)
     last = len(nodes) - size + 1
     start = time.perf_counter()
     for first in range(0, last, size):
         stop = first + size
-        index.sample(nodes[first:stop], times[first:stop], 10, strategy=strategy, key=key, out=out)
+        index.sample(
+            nodes[first:stop],
+            times[first:stop],
+            10,
+            strategy=strategy,
+            key=key,
+            edge_times=False,
+            out=out,
+        )
     return (last + size - 1) // size * size / (time.perf_counter() - start)
 
 

@@ -63,6 +63,8 @@ CACHE_DIRECTORY: Path = _choose_cache_directory()
 _config: Any = numba.config  # its attributes are made at run time
 _config.CACHE_DIR = str(CACHE_DIRECTORY)
 _config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+# OMP_NUM_THREADS is heard by PyTorch alone; kernels follow it.
+numba.set_num_threads(max(1, min(torch.get_num_threads(), _config.NUMBA_NUM_THREADS)))
 
 # Reassociation lets LLVM vectorise sums; the order it picks is fixed in the compiled code, so two
 # runs agree bit for bit. NaN and infinity keep their meaning (no `nnan`, no `ninf`).

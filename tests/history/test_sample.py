@@ -296,3 +296,14 @@ def test_non_contiguous_and_narrow_arrays_give_the_same() -> None:
 def test_large_uniform_fanout_draws_without_replacement() -> None:
     found = hub(2000).sample([0], [5000], 700, strategy="uniform", key=4)
     assert len(set(found.event_SK[0].tolist())) == 700
+
+
+@pytest.mark.parametrize("strategy", ["recent", "uniform"])
+def test_without_edge_times_the_rest_is_the_same(strategy: str) -> None:
+    index = TemporalIndex.build([0, 0, 1, 2], [1, 2, 2, 0], [1, 2, 3, 4], 3)
+    nodes, times = np.array([0, 1, 2, 0]), np.array([5, 5, 4, 2])
+    full = index.sample(nodes, times, 2, strategy=strategy, key=3)
+    short = index.sample(nodes, times, 2, strategy=strategy, key=3, edge_times=False)
+    assert short.time_SK.shape == (4, 0)
+    for name in ("neighbor_SK", "event_SK", "delta_SK", "count_S"):
+        assert np.array_equal(getattr(short, name), getattr(full, name))

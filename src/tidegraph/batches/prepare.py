@@ -243,6 +243,7 @@ class Preparer:
             # Random numbers belong to (node, time), not to the place in the batch: deduplication
             # and batch size must not change a sample.
             slot_S=seeds.slots() if uniform else None,
+            edge_times=depth + 1 < len(history.neighbors),
         )
 
     def _mail(self, node_U: np.ndarray, request: _Request) -> _MailArrays:

@@ -167,6 +167,7 @@ class TemporalIndex:
         key: int = 0,
         slot_S: Any = None,
         padding: bool = False,
+        edge_times: bool = True,
         out: Neighbors | None = None,
     ) -> Neighbors:
         """For each root (node, time), up to `k` neighbours that it met before.
@@ -185,6 +186,7 @@ class TemporalIndex:
             slot_S: [S] number that identifies a root within `key`; its position by default. With
                 the same numbers, a root draws the same neighbours in whatever call it comes.
             padding: node -1 is allowed and gets an empty row.
+            edge_times: also return the events' times (`time_SK`).
             out: write here instead of into new arrays.
 
         Returns:
@@ -202,9 +204,10 @@ class TemporalIndex:
         if k == -1:
             k = int(self._count(query).max(initial=0))
         if out is None:
-            out = Neighbors.empty(roots, k, self.entries.dtype["event"], self.entries.dtype["time"])
+            kind = self.entries.dtype
+            out = Neighbors.empty(roots, k, kind["event"], kind["time"], edge_times=edge_times)
         else:
-            self._check_out(out, roots, k)
+            self._check_out(out, roots, k, edge_times)
         self._run(query, _STRATEGIES[strategy], k, key, out)
         return out
 
@@ -273,13 +276,13 @@ class TemporalIndex:
                 raise InputError(f"times_S[{bad}] is {times[bad]}, expected a number.")
             raise checks.unknown_node("nodes_S", bad, int(nodes[bad]), self.num_nodes)
 
-    def _check_out(self, out: Neighbors, roots: int, k: int) -> None:
+    def _check_out(self, out: Neighbors, roots: int, k: int, edge_times: bool) -> None:
         kind = self.entries.dtype
         for name, array, shape, dtype in (
             ("neighbor_SK", out.neighbor_SK, (roots, k), checks.INT32),
             ("event_SK", out.event_SK, (roots, k), kind["event"]),
             ("delta_SK", out.delta_SK, (roots, k), np.float32),
-            ("time_SK", out.time_SK, (roots, k), kind["time"]),
+            ("time_SK", out.time_SK, (roots, k if edge_times else 0), kind["time"]),
             ("count_S", out.count_S, (roots,), checks.INT32),
         ):
             if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:

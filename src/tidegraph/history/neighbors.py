@@ -21,7 +21,8 @@ class Neighbors:
         neighbor_SK: [S, K] int32, the node on the other side.
         event_SK: [S, K] int32 (int64 for 2**31 events or more), the event's id.
         delta_SK: [S, K] float32, query time minus event time, subtracted exactly before rounding.
-        time_SK: [S, K] int64 or float64 (as the index), the event's time.
+        time_SK: [S, K] int64 or float64 (as the index), the event's time; [S, 0] where the caller
+            did without (a third of what is written: deltas are enough but for another hop).
         count_S: [S] int32, neighbours found.
     """
 
@@ -32,14 +33,22 @@ class Neighbors:
     count_S: np.ndarray
 
     @classmethod
-    def empty(cls, roots: int, k: int, event_type: np.dtype, time_type: np.dtype) -> Neighbors:
+    def empty(
+        cls,
+        roots: int,
+        k: int,
+        event_type: np.dtype,
+        time_type: np.dtype,
+        *,
+        edge_times: bool = True,
+    ) -> Neighbors:
         """Room for `roots` x `k` neighbours, contents undefined."""
         shape = (roots, k)
         return cls(
             neighbor_SK=np.empty(shape, np.int32),
             event_SK=np.empty(shape, event_type),
             delta_SK=np.empty(shape, np.float32),
-            time_SK=np.empty(shape, time_type),
+            time_SK=np.empty((roots, k if edge_times else 0), time_type),
             count_S=np.empty(roots, np.int32),
         )
 

@@ -134,7 +134,8 @@ def sample_block(  # type: ignore[no-untyped-def]
     """Answer roots `first..last-1`; returns the first bad root (nothing written), or S.
 
     `coarse` is every PITCH-th of `entries`. The last five arrays are the fields of `Neighbors`.
-    With COUNT_ONLY only `count_S` is written, and `k` does not cap it.
+    A `time_SK` of width 0 is not written. With COUNT_ONLY only `count_S` is written, and `k` does
+    not cap it.
     """
     width = last - first
     lo_W = np.empty(width, np.int64)
@@ -151,6 +152,7 @@ def sample_block(  # type: ignore[no-untyped-def]
     find_ends(entries, coarse, lo_W, end_W.copy(), limit_W, before_W, end_W)
 
     uniform = (mode & UNIFORM) != 0
+    timed = time_SK.shape[1] > 0
     whole = uniform | ((mode & COUNT_ONLY) != 0)
     pick_K = np.empty(k if uniform else 0, np.int64)
     for s in range(first, last):
@@ -173,21 +175,26 @@ def sample_block(  # type: ignore[no-untyped-def]
             choose(pick_K, k, end - start, random_bits(key, slot))
             for j in range(k):
                 entry = entries[np.uintp(start + pick_K[j])]
-                write_slot(entry, times_S[s], s, j, neighbor_SK, event_SK, delta_SK, time_SK)
+                write_slot(entry, times_S[s], s, j, neighbor_SK, event_SK, delta_SK)
+                if timed:
+                    time_SK[np.uintp(s), np.uintp(j)] = entry.time
             continue
         for j in range(take):
             entry = entries[np.uintp(start + j)]
-            write_slot(entry, times_S[s], s, j, neighbor_SK, event_SK, delta_SK, time_SK)
+            write_slot(entry, times_S[s], s, j, neighbor_SK, event_SK, delta_SK)
+            if timed:
+                time_SK[np.uintp(s), np.uintp(j)] = entry.time
         for j in range(take, k):
             neighbor_SK[np.uintp(s), np.uintp(j)] = -1
             event_SK[np.uintp(s), np.uintp(j)] = -1
             delta_SK[np.uintp(s), np.uintp(j)] = 0
-            time_SK[np.uintp(s), np.uintp(j)] = 0
+            if timed:
+                time_SK[np.uintp(s), np.uintp(j)] = 0
     return len(nodes_S)
 
 
 @kernel()
-def write_slot(entry, time, s, j, neighbor_SK, event_SK, delta_SK, time_SK):  # type: ignore[no-untyped-def]
+def write_slot(entry, time, s, j, neighbor_SK, event_SK, delta_SK):  # type: ignore[no-untyped-def]
     """One neighbour into slot j of root s. The difference is exact before it becomes float32.
 
     Whole arrays and two indices, not row views: a view costs reference counting per root.
@@ -196,7 +203,6 @@ def write_slot(entry, time, s, j, neighbor_SK, event_SK, delta_SK, time_SK):  # 
     neighbor_SK[row, slot] = entry.neighbor
     event_SK[row, slot] = entry.event
     delta_SK[row, slot] = np.float32(age(time, entry.time))
-    time_SK[row, slot] = entry.time
 
 
 @kernel(parallel=True)
