@@ -32,7 +32,7 @@ PRESETS: dict[str, Preset] = {
     "defaults": Preset("the defaults alone, also for the bundled data"),
     "flights": Preset(
         "for the bundled flights data: a good model in minutes on two cores",
-        training={"batch_size": 600, "epochs": 3, "learning_rate": 1e-3, "candidates": 100},
+        training={"batch_size": 400, "epochs": 5, "learning_rate": 1e-3},
     ),
     "published": Preset(
         "TGN as published: batch 200, learning rate 1e-4, 10 recent neighbours, dropout 0.1",
