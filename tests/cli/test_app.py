@@ -77,7 +77,7 @@ class TestFlags:
             prefix = "model-" if setting.name == "time" else ""
             assert f"--{prefix}{setting.name.replace('_', '-')} " in shown
             assert setting.help in shown
-        assert "(default 0.001)" in shown
+        assert "(default 0.0005)" in shown
 
     def test_a_name_that_is_taken_gets_its_section_in_front(self) -> None:
         settings = [Setting("data", "time", str, None, ""), Setting("model", "time", int, 1, "")]

@@ -82,3 +82,13 @@ def test_counts_equal_brute_force(events_given: list[tuple[int, int, int]]) -> N
     assert told.degree["max"] == max(degree.values())
     assert told.degree["min"] == min(degree.values())
     assert told.idle_nodes == 5 - len(degree)
+
+
+def test_times_that_are_dates_are_shown_as_dates() -> None:
+    first = 1_709_280_240
+    told = str(Events.from_arrays([0, 0], [1, 1], [first, first + 90], time_unit="s").describe())
+    assert (
+        "2024-03-01 08:04:00 to 2024-03-01 08:05:30 UTC (1709280240 to 1709280330, int64, unit s)"
+    ) in told
+    assert "UTC" not in str(Events.from_arrays([0], [1], [first]).describe())
+    assert "UTC" not in str(Events.from_arrays([0], [1], [90], time_unit="s").describe())

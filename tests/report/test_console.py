@@ -92,3 +92,12 @@ def test_only_training_counts_as_the_first_batch(monkeypatch: pytest.MonkeyPatch
 def test_brackets_in_text_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     Printer().say("column [bold] and [/]")
     assert capsys.readouterr().out == "column [bold] and [/]\n"
+
+
+def test_an_epoch_after_a_resume_is_measured_by_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for before, marked in ((0.95, False), (0.85, True)):
+        listener, text, clock = listener_on(False, monkeypatch)
+        walk(ConsoleListener(listener.printer, 3, "AP", clock, best=before), clock, 1, seconds=0.1)
+        assert ("best so far" in text.getvalue()) == marked

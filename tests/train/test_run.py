@@ -334,7 +334,7 @@ def test_new_nodes_start_empty_and_are_known_afterwards():
     found = run.predict_events(later, candidates=4, embeddings=True)
     assert np.isfinite(found.score).all()
     assert found.source.tolist() == [12, 12]
-    assert found.row.tolist() == [104, 105]
+    assert found.row.tolist() == [0, 1]
     assert found.source_embedding.shape == found.target_embedding.shape == (2, 6)
     assert ((found.rank >= 1) & (found.rank <= 5)).all()
     assert run.state.num_nodes == 14

@@ -285,7 +285,10 @@ def read(path: Path | None, settings: DataSettings, store: Path | None, **resour
     except InputError as error:
         named = [p for p in ("source", "target", "time") if f"(for {p})" in str(error)]
         if named:
-            raise InputError(f"{error}. Say which column it is with --{named[0]} NAME") from None
+            end = "" if str(error).endswith("?") else "."
+            raise InputError(
+                f"{error}{end} Say which column it is with --{named[0]} NAME"
+            ) from None
         raise
     return events
 

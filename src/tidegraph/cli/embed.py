@@ -11,7 +11,7 @@ import typer
 from tidegraph._jit import set_threads
 from tidegraph.cli.data import open_run
 from tidegraph.cli.output import check_output, write_columns
-from tidegraph.cli.predict import query_time
+from tidegraph.cli.predict import query_time, say_if_behind
 from tidegraph.errors import InputError
 from tidegraph.report.console import Printer
 from tidegraph.report.plain import print_json
@@ -52,6 +52,7 @@ def embed(
     if threads is not None:
         set_threads(threads)
     opened = open_run(run, at="stream")
+    say_if_behind(opened, printer)
     found = opened.embed(_ids(nodes), time=query_time(at, opened), side=side)
     write_columns(out, found.columns())
     width = found.embedding.shape[1]

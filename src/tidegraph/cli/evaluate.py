@@ -57,7 +57,7 @@ def evaluate(
         rows += evaluate_baselines(opened, part, candidates)
     if not (quiet and json):
         for line in comparison_tables(rows, "test"):
-            printer.results.print(line)
+            printer.result(line)
     if json:
         print_json(
             {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,11 +29,19 @@ _OWN_FLAGS = ("events", "pairs", "at", "candidates", "embeddings", "out", "keep"
               "quiet", "json", "help")  # fmt: skip
 # The model fixes these.
 _FIXED = ("bipartite", "query")
+_AS_IN_TRAINING = ("source", "target", "time", "features", "categorical", "label", "weight",
+                   "time_unit")  # fmt: skip
 
 
 def command() -> Callable[..., Any]:
     """The command with the flags that say how a table is read."""
-    settings = [setting for setting in settings_of("data") if setting.key not in _FIXED]
+    settings = [
+        replace(setting, default=None, help=f"{setting.help} (default: as in training)")
+        if setting.key in _AS_IN_TRAINING
+        else setting
+        for setting in settings_of("data")
+        if setting.key not in _FIXED
+    ]
     return with_flags(predict, flags_for(settings, taken=_OWN_FLAGS))
 
 
@@ -86,6 +95,7 @@ def predict(
             )
     else:
         assert pairs is not None
+        say_if_behind(opened, printer)
         found = opened.predict(read_pairs(pairs, opened, columns), time=query_time(at, opened))
     seconds = time.perf_counter() - started
     write_columns(out, found.columns())
@@ -94,6 +104,13 @@ def predict(
     _say(found, out, keep, printer)
     if json:
         print_json(_json_object(found, opened, seconds, out, candidates))
+
+
+def say_if_behind(run: Run, printer: Printer) -> None:
+    """Told where a run was stopped before its end: its latest time is not that of its table."""
+    left = len(run.events) - run.stream.stop
+    if left > 0:
+        printer.say(f"note: this run did not reach the last {left:,} events of its table yet")
 
 
 def query_time(text: str | None, run: Run) -> Any:

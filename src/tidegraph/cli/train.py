@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import shlex
 import shutil
 import time
@@ -36,6 +37,7 @@ from tidegraph.report.plain import add_seconds, metric_values, plain, print_json
 from tidegraph.report.tables import comparison_tables
 from tidegraph.report.usage import peak_resident_bytes, process_started, versions
 from tidegraph.train import Run, Trainer, TrainSettings
+from tidegraph.train.checkpoint import load_checkpoint
 from tidegraph.train.contents import FREE_SETTINGS
 from tidegraph.train.run import open_data as open_saved
 from tidegraph.train.run_files import RunFiles
@@ -286,6 +288,12 @@ def _how_to_go_on(directory: Path, kept: bool) -> str:
     return "there was no checkpoint yet, so nothing is kept: start again"
 
 
+def _best_so_far(directory: Path) -> float:
+    """The validation figure to beat when a run goes on."""
+    cursor = load_checkpoint(RunFiles(directory).last).about["cursor"]
+    return float(cursor["best_value"]) if cursor["best_epoch"] >= 0 else -math.inf
+
+
 def _train_and_test(
     job: Job, directory: Path, printer: Printer, seconds: dict[str, float]
 ) -> Outcome:
@@ -295,7 +303,8 @@ def _train_and_test(
         settings.model, job.opened.events.schema, seed=training.seed, **settings.model_values
     )
     started = process_started()
-    with ConsoleListener(printer, training.epochs, training.metric) as listener:
+    best = _best_so_far(directory) if job.resume else -math.inf
+    with ConsoleListener(printer, training.epochs, training.metric, best=best) as listener:
         trainer = Trainer(model, training, directory=directory, listener=listener, data=job.data)
         run = trainer.fit(job.split.train, job.split.val, resume=job.resume)
         if listener.first_batch is not None:
@@ -331,7 +340,7 @@ def _finish(job: Job, outcome: Outcome, printer: Printer, as_json: bool) -> None
     if as_json:
         for line in comparison_tables(outcome.rows, "test") if outcome.rows else ():
             if not printer.quiet:
-                printer.results.print(line)
+                printer.result(line)
         print_json(values)
         return
     printer.say(
@@ -339,7 +348,7 @@ def _finish(job: Job, outcome: Outcome, printer: Printer, as_json: bool) -> None
         f"{outcome.seconds['total']:.0f} s in all"
     )
     for line in comparison_tables(outcome.rows, "test") if outcome.rows else ():
-        printer.results.print(line)
+        printer.result(line)
     place = shlex.quote(str(outcome.directory))
     printer.say()
     printer.say(f"run       {outcome.directory} (open {outcome.directory / 'report.html'})")

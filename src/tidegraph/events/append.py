@@ -10,6 +10,7 @@ from tidegraph.errors import InputError
 from tidegraph.events.arrays import assemble
 from tidegraph.events.core import Events, ReadReport
 from tidegraph.events.ids import NodeIds
+from tidegraph.events.units import shown_time
 
 
 def concatenate(events: Events, later: Events) -> Events:
@@ -106,10 +107,12 @@ def _check_columns(events: Events, later: Events, name: str) -> None:
 
 def _check_order(events: Events, later: Events, name: str) -> None:
     if len(events) and len(later) and later.time[0] < events.time[-1]:
+        unit = events.schema.time_unit
+        first = shown_time(later.time[0].item(), unit)
+        last = shown_time(events.time[-1].item(), unit)
         raise InputError(
-            f"{name}: row {int(later.row[0]) + 1} has time {later.time[0]}, earlier than the last "
-            f"event so far ({events.time[-1]}); append events in order of time, or read all "
-            "of them in one call"
+            f"{name}: row {int(later.row[0]) + 1} has time {first}, earlier than the last event so "
+            f"far ({last}); append events in order of time, or read all of them in one call"
         )
 
 

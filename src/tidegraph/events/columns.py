@@ -91,7 +91,7 @@ def find_column(table: Table, name: str | int, part: str) -> str:
     hint = f". Did you mean {close[0]!r}?" if close else ""
     raise InputError(
         f"{table.name}: no column {name!r} (for {part}); columns: {listed}{hint}"
-        " A file without a header is addressed by position: 0, 1, 2"
+        ". A file without a header is addressed by position: 0, 1, 2"
         if table.trim and not hint
         else f"{table.name}: no column {name!r} (for {part}); columns: {listed}{hint}"
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from tidegraph._jit import kernel
 from tidegraph.events.core import Events
-from tidegraph.events.units import NANOSECONDS, span_in_words
+from tidegraph.events.units import NANOSECONDS, date_of, span_in_words
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,7 @@ class Description:
         unit = f"unit {self.time_unit}" if self.time_unit else "no unit given"
         lines = [
             f"{self.source_name}: {self.events:,} events, {self.nodes:,} nodes{idle} ({kind})",
-            f"time      {_shown(self.first_time)} to {_shown(self.last_time)}, {self.time_type}, "
-            f"{unit}; span {self.span}",
+            f"time      {self._times(unit)}; span {self.span}",
             f"order     {self.rows_moved:,} rows were out of order; {self.tied_events:,} events "
             f"share a time (largest tie {self.largest_tie:,})",
             f"repeats   {self.repeated_pairs:.1%} of events repeat an earlier pair; "
@@ -86,6 +85,14 @@ class Description:
             f"label {self.label}; weight {self.weight}",
         ]
         return "\n".join([*lines, *(f"note      {note}" for note in self.notes)])
+
+    def _times(self, unit: str) -> str:
+        first, last = self.first_time, self.last_time
+        numbers = f"{_shown(first)} to {_shown(last)}, {self.time_type}, {unit}"
+        if first is None or last is None:
+            return numbers
+        dates = date_of(first, self.time_unit), date_of(last, self.time_unit)
+        return numbers if None in dates else f"{dates[0]} to {dates[1]} UTC ({numbers})"
 
 
 def describe_events(events: Events) -> Description:

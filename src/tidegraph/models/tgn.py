@@ -26,6 +26,9 @@ class TGN(TemporalModel):
     (eq. 4), computed before the embedding for all nodes involved and persisted for the batch's
     endpoints; embedding by one or two attention layers over memory (plus projected node features).
 
+    The time code is fixed by default: an optimiser step of 1e-4 is large for a frequency of 1e-6,
+    so that trained, the slow frequencies are lost at once where time differences are large.
+
     Args:
         schema: sizes of the data, `events.schema`.
         memory: width of the memory.
@@ -37,11 +40,11 @@ class TGN(TemporalModel):
         dropout: probability, on attention weights and the merged hidden layer.
         message: "last" or "mean".
         cell: "gru" or "rnn".
-        time_code: "fixed" frequencies, or "trainable" as in the paper. An optimiser step of 1e-4
-            is large for a frequency of 1e-6: trained, the slow frequencies are lost at once where
-            time differences are large.
+        time_code: "fixed" frequencies, or "trainable" as in the paper.
         strategy: "recent" or "uniform" neighbours.
-        window, inclusive, visibility: see `History`.
+        window: only neighbours of the last so many time units; all by default.
+        inclusive: events at exactly the query time are history too.
+        visibility: of neighbours: up to each "event", or only earlier batches ("batch").
 
     Raises:
         SettingError: a value out of range.

@@ -6,13 +6,15 @@ about every ten. Text goes to stdout, or to stderr where stdout is reserved for 
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from tidegraph.train.stages import Listener
 
@@ -45,6 +47,11 @@ class Printer:
             self.text.print(line, markup=False, highlight=False, soft_wrap=True)
             self.flush()
 
+    def result(self, part: RenderableType) -> None:
+        """A table, or a line of text; a line is as long as it is where there is no terminal."""
+        whole = isinstance(part, Text) and not self.results.is_terminal
+        self.results.print(part, soft_wrap=whole)
+
     def warn(self, line: str) -> None:
         """One line on stderr, unless quiet."""
         if not self.quiet:
@@ -70,6 +77,7 @@ class ConsoleListener(Listener):
         epochs: passes at most, for "epoch 2/10".
         metric: chooses the best epoch, which is marked.
         clock: seconds; another one in tests.
+        best: the best value of `metric` in epochs before these.
 
     Attributes:
         first_batch: `time.time()` when the first training batch was done, or None.
@@ -81,10 +89,11 @@ class ConsoleListener(Listener):
         epochs: int | None = None,
         metric: str | None = None,
         clock: Callable[[], float] = time.monotonic,
+        best: float = -math.inf,
     ) -> None:
         self.printer, self.epochs, self.metric, self.clock = printer, epochs, metric, clock
         self.first_batch: float | None = None
-        self._best = float("-inf")
+        self._best = best
         self._bar, self._task = _make_bar(printer), TaskID(0)
         self._label, self._total, self._done = "", 0, 0
         self._begun = self._said = clock()

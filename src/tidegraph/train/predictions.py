@@ -53,7 +53,7 @@ class EventPredictions:
     """Scores of new events, each from the state before its batch.
 
     Attributes:
-        row: [B] the event's row in its input.
+        row: [B] the event's row in its input, from 0.
         source, target: [B] original ids.
         time: [B].
         score: [B] float32 probability of the true target.

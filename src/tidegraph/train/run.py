@@ -19,6 +19,7 @@ from tidegraph.events.append import concatenate
 from tidegraph.events.catalog import load_dataset
 from tidegraph.events.core import EventRange, Events, Schema
 from tidegraph.events.store import open_events
+from tidegraph.events.units import shown_time
 from tidegraph.models import MODELS, TemporalModel, build_model
 from tidegraph.state import NodeState
 from tidegraph.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -208,7 +209,7 @@ class Run:
             stream, state, name, candidates, embeddings, listener or Listener()
         )
         self.stream, self.state = stream, state
-        return result
+        return replace(result, row=np.array(events.row))
 
     def save(self) -> Path:
         """Keep where the stream stands now, so that a loaded run goes on from here.
@@ -320,10 +321,11 @@ class Run:
                 f"query times {given.dtype} do not fit the events' times {time_B.dtype} exactly"
             )
         if count and time_B.min() < last:
+            unit = self.events.schema.time_unit
             raise HistoryError(
-                f"query time {time_B.min()} is before the last streamed event at {last}: the node "
-                "state already contains what happened since. Ask about later times, or load the "
-                "run again."
+                f"query time {shown_time(time_B.min().item(), unit)} is before the last streamed "
+                f"event at {shown_time(last, unit)}: the node state already contains what happened "
+                "since. Ask about that time or a later one"
             )
         return time_B
 
