@@ -114,6 +114,27 @@ class TestSettings:
     def test_a_model_value_that_does_not_fit(self, table: Path) -> None:
         _refused(train(table, "--heads", "3"), "embedding=8 is not divisible by heads=3")
 
+    @pytest.mark.parametrize(
+        ("flag", "value", "message"),
+        [
+            ("heads", "0", "heads=0: expected 1 or more"),
+            ("memory", "0", "memory=0: expected 1 or more"),
+            ("model-time", "-1", "time=-1: expected 1 or more"),
+            ("embedding", "0", "embedding=0: expected 1 or more"),
+            ("dropout", "1", "dropout=1.0: expected a probability from 0 to below 1"),
+            ("dropout", "nan", "dropout=nan: expected a probability"),
+            ("neighbors", "100000000000", "there is not enough memory"),
+        ],
+    )
+    def test_a_model_that_cannot_be(
+        self, table: Path, here: Path, flag: str, value: str, message: str
+    ) -> None:
+        _refused(train(table, f"--{flag}", value), message)
+        assert not list(here.glob("runs/*"))
+
+    def test_a_name_that_the_file_system_refuses(self, table: Path, here: Path) -> None:
+        _refused(train(table, "--name", "a" * 300), "aaa: File name too long")
+
     def test_an_unknown_model(self, table: Path) -> None:
         result = train(table, "--model", "tng")
         _refused(result, "unknown model 'tng': expected one of tgn")
@@ -156,6 +177,42 @@ class TestRuns:
         Path("else").mkdir()
         for command in ("evaluate", "embed"):
             _refused(cli(command, "else"), "else is not the directory of a run")
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"\xff\xfe", "config.yaml cannot be read as YAML"),
+            (b"model: tgn\n", "config.yaml: section 'model' is missing or is not keys and values"),
+            (b"model: {}\ntraining: {}\n", "config.yaml: section 'data' is missing"),
+        ],
+    )
+    def test_settings_of_a_run_changed_by_hand(
+        self, run: Path, content: bytes, message: str
+    ) -> None:
+        (run / "config.yaml").write_bytes(content)
+        _refused(cli("evaluate", run), message)
+        _refused(cli("train", "--resume", run), message)
+
+    def test_dates_for_a_run_without_a_time_unit(self, table: Path, here: Path) -> None:
+        assert train(table, "--name", "bare", "--epochs", "1").code == 0
+        later = write_table(here / "later.csv", rows=2, ts=lambda i: f"2020-01-0{i + 1}")
+        result = cli("predict", "runs/bare", "--events", later)
+        _refused(result, "column 'ts' holds dates, but the run's time is bare numbers")
+
+    def test_pairs_that_cannot_be_read(self, run: Path, here: Path) -> None:
+        Path("pairs.csv").write_text("user,item\nu1,a\nu2\n")
+        _refused(cli("predict", run, "--pairs", "pairs.csv"), "pairs.csv: cannot be read")
+
+    def test_nodes_that_cannot_be_read(self, run: Path, here: Path) -> None:
+        Path("nodes.txt").write_bytes("u1\n".encode("utf-16"))
+        _refused(cli("embed", run, "--nodes", "nodes.txt"), "nodes.txt: is not UTF-8 text")
+        Path("nodes.txt").write_bytes("u1\n".encode("utf-8-sig"))
+        assert len(cli("embed", run, "--nodes", "nodes.txt").rows) == 1
+
+    def test_a_checkpoint_of_another_kind(self, run: Path) -> None:
+        checkpoints = run / "checkpoints"
+        shutil.copy(checkpoints / "best.safetensors", checkpoints / "last.safetensors")
+        _refused(cli("train", "--resume", run), "last.safetensors is no checkpoint to resume")
 
     def test_a_truncated_checkpoint(self, run: Path) -> None:
         best = run / "checkpoints" / "best.safetensors"

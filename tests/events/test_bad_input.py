@@ -217,6 +217,39 @@ def test_empty_file_and_header_only(tmp_path: Path) -> None:
     has(message(pd.DataFrame({"u": [], "i": [], "t": []})), "has columns and no rows")
 
 
+def test_text_that_is_not_utf8_and_binary_files(tmp_path: Path) -> None:
+    has(csv(tmp_path, GOOD.encode("utf-16")), "a.csv: is UTF-16 text; save it as UTF-8")
+    has(csv(tmp_path, bytes(5000)), "a.csv: holds binary data (a zero byte)")
+
+
+def test_blank_lines_before_the_header_are_skipped(tmp_path: Path) -> None:
+    for start in ("\n\n", "# made by hand\n\n"):
+        assert len(read_table(write(tmp_path / "a.csv", start + GOOD), **UIT)) == 3
+
+
+def test_a_name_that_two_columns_have_is_ambiguous(tmp_path: Path) -> None:
+    text = "u,i,t,t\n1,7,10,13\n2,8,11,12\n"
+    told = csv(tmp_path, text)
+    has(told, "more than one column is called 't' (for time)", "position from 0: u, i, t, t_")
+    assert read_table(tmp_path / "a.csv", **{**UIT, "time": 3}).time.tolist() == [12, 13]
+
+
+def test_a_delimiter_is_one_character(tmp_path: Path) -> None:
+    for delimiter in ("ab", ""):
+        told = csv(tmp_path, GOOD, error=SettingError, delimiter=delimiter)
+        has(told, f"delimiter is {delimiter!r}; expected one character")
+
+
+def test_a_link_to_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").symlink_to("b.csv")
+    has(message(tmp_path / "a.csv"), "a.csv: is a link to b.csv, which is not there")
+
+
+def test_a_query_may_end_in_a_comment() -> None:
+    query = "SELECT 1 AS u, 2 AS i, 3 AS t -- one event"
+    assert len(read_table(None, **UIT, query=query)) == 1
+
+
 def test_rows_of_different_width(tmp_path: Path) -> None:
     has(
         csv(tmp_path, GOOD + "4,5\n"),

@@ -151,6 +151,7 @@ def test_i41_small_case() -> None:
         ({"hidden_nodes": 1.0}, "share from 0 to below 1"),
         ({"hidden_nodes": 0.01}, "is none"),
         ({"val_time": 3}, "both val_time and test_time"),
+        ({"val_time": float("nan"), "test_time": 5}, "val_time is nan; expected a finite number"),
     ],
 )
 def test_impossible_options(options: dict[str, object], message: str) -> None:

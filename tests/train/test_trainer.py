@@ -296,6 +296,11 @@ def test_there_is_no_shuffle():
         ({"metric": "accuracy"}, "metric='accuracy'.*'AP', 'AUC' or 'MRR'"),
         ({"metric": "MRR", "candidates": 0}, "candidates=0.*MRR"),
         ({"device": "gpu"}, "device='gpu'.*expected cpu, cuda"),
+        ({"device": "meta"}, "device='meta'.*expected cpu, cuda"),
+        ({"learning_rate": float("inf")}, "learning_rate=inf"),
+        ({"batch_size": 2**70}, "batch_size=1180591620717411303424"),
+        ({"candidates": 2**40}, "candidates=1099511627776"),
+        ({"seed": 2**64}, "seed=18446744073709551616"),  # would be seed 0 again
         ({"learning_rates": 1}, "unknown training setting 'learning_rates'"),
     ],
 )

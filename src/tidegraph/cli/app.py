@@ -23,6 +23,9 @@ from tidegraph.errors import TidegraphError
 INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# About the named file rather than this program.
+_OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR,
+                errno.EISDIR, errno.ELOOP)  # fmt: skip
 
 # Options that take one or more values: `--features f0 f1`, as well as `--features f0 --features f1`
 _SEVERAL = ("--features", "--categorical", "--nodes")
@@ -138,7 +141,16 @@ def _guarded(run: Callable[..., Any]) -> Callable[..., Any]:
             # The reader went away (`| head`). Whatever is still buffered must not raise again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(_BROKEN_PIPE) from None
+        except MemoryError as error:
+            report_error(
+                f"there is not enough memory ({error}): choose smaller batches, fewer candidates "
+                "or neighbours, or narrower vectors"
+            )
+            raise typer.Exit(2) from None
         except OSError as error:
+            if error.errno in _OF_THE_FILE and error.filename is not None:
+                report_error(f"{error.filename}: {error.strerror}")
+                raise typer.Exit(2) from None
             if error.errno not in _NO_ROOM:
                 raise
             report_error(

@@ -170,7 +170,13 @@ def read_new_events(path: Path, run: Run, given: Mapping[str, Any]) -> Events:
     settings = settings.model_copy(
         update={"time_unit": unit, "bipartite": True if run.events.ids.separate else None}
     )
-    return align_features(read(path, settings, None), run, settings)
+    events = read(path, settings, None)
+    if unit is None and events.schema.time_unit is not None:
+        raise InputError(
+            f"{path}: column {settings.time!r} holds dates, but the run's time is bare numbers "
+            "without a unit; give numbers as in the run's table"
+        )
+    return align_features(events, run, settings)
 
 
 def align_features(events: Events, run: Run, settings: DataSettings) -> Events:
@@ -271,8 +277,12 @@ class _table:  # noqa: N801
             raise InputError(f"{self.path}: cannot be read: {error}") from None
         return self.connection, table
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        import duckdb
+
         self.connection.close()
+        if isinstance(error, duckdb.Error):
+            raise InputError(f"{self.path}: cannot be read: {error}") from None
 
 
 def read(path: Path | None, settings: DataSettings, store: Path | None, **resources: Any) -> Events:

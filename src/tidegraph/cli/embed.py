@@ -74,7 +74,12 @@ def embed(
 def _ids(nodes: list[str] | None) -> list[str] | None:
     if nodes is None or len(nodes) != 1 or not Path(nodes[0]).is_file():
         return nodes
-    lines = Path(nodes[0]).read_text(encoding="utf-8").splitlines()
+    try:
+        lines = Path(nodes[0]).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{nodes[0]}: is not UTF-8 text; expected a text file with one id a line"
+        ) from None
     found = [line.strip() for line in lines if line.strip()]
     if not found:
         raise InputError(f"{nodes[0]}: is empty; expected one id a line")

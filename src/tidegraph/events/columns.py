@@ -85,6 +85,11 @@ def find_column(table: Table, name: str | int, part: str) -> str:
             f"{table.name}: no column {name} (for {part}); there are {len(table.columns)}, "
             f"numbered from 0: {listed}"
         )
+    if name in table.repeated:
+        raise InputError(
+            f"{table.name}: more than one column is called {name!r} (for {part}); say which by its "
+            f"position from 0: {listed}"
+        )
     if name in table.columns:
         return name
     close = difflib.get_close_matches(name, table.columns, n=1, cutoff=0.4)

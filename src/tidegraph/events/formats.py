@@ -7,8 +7,10 @@ input.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +55,7 @@ class Table:
         trim: blanks around values are not part of them.
         integers: columns of mixed types -> the values that were integers there.
         units: time columns that arrive as integers -> their unit.
+        repeated: names that more than one column of the file has.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Table:
     trim: bool = False
     integers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
+    repeated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,8 @@ def open_table(
 def _format_of(path: Path, options: Options) -> str:
     if not path.exists():
         near = ""
+        if path.is_symlink():
+            raise InputError(f"{path}: is a link to {os.readlink(path)}, which is not there")
         if path.parent.is_dir():
             import difflib
 
@@ -163,7 +169,12 @@ def _scanned(connection: Any, name: str, sql: str) -> Table:
 
 
 def _from_query(connection: Any, name: str, query: str) -> Table:
-    return _scanned(connection, name, f"({query.strip().rstrip(';')})")
+    return _scanned(connection, name, _subquery(query))
+
+
+def _subquery(query: str) -> str:
+    """SQL in parentheses, the closing one on its own line: the query may end in a comment."""
+    return f"({query.strip().rstrip(';')}\n)"
 
 
 def _from_frame(connection: Any, data: Any, alias: str) -> Table:
@@ -184,9 +195,7 @@ def _from_database(connection: Any, path: Path, options: Options) -> Table:
     if options.query is not None:
         run(connection, "SET search_path = 'work.main,given.main'")
         name = f"{path.name} (query)"
-        types = _describe(connection, f"({options.query.strip().rstrip(';')})")
-        sql = f"({options.query.strip().rstrip(';')})"
-        return Table(name, sql, tuple(types), types)
+        return _scanned(connection, name, _subquery(options.query))
     found = rows(
         connection,
         "SELECT schema_name || '.' || table_name, table_name FROM duckdb_tables() "
@@ -223,9 +232,11 @@ def _from_json(connection: Any, path: Path) -> Table:
 def _from_csv(
     connection: Any, path: Path, kind: str, options: Options, wanted: Sequence[str | int]
 ) -> Table:
+    if options.delimiter is not None and len(options.delimiter) != 1:
+        raise SettingError(f"delimiter is {options.delimiter!r}; expected one character")
     lines = _first_lines(path)
     skipped = 0
-    while skipped < len(lines) and lines[skipped][:1] in ("#", "%"):
+    while skipped < len(lines) and (lines[skipped].strip() or "#")[0] in "#%":
         skipped += 1
     lines = [line for line in lines[skipped:] if line.strip()]
     if not lines:
@@ -245,7 +256,9 @@ def _from_csv(
         f"columns={{{columns}}}{_compression(path)})"
     )
     types = _seeming_types(names, records[1:] if has_header else records)
-    return Table(path.name, sql, tuple(names), types, text=True, trim=True)
+    given = [value.strip() for value in records[0]] if has_header else []
+    repeated = frozenset(name for name in given if given.count(name) > 1)
+    return Table(path.name, sql, tuple(names), types, text=True, trim=True, repeated=repeated)
 
 
 def _compression(path: Path) -> str:
@@ -267,14 +280,19 @@ def _first_lines(path: Path) -> list[str]:
             import pyarrow as pa
 
             opened: Any = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
-            text: str = opened.read(1 << 16).decode("utf-8-sig", "replace")
+            content: bytes = opened.read(1 << 16)
         else:
             with gzip.open(path) if packed else open(path, "rb") as file:
-                text = file.read(1 << 16).decode("utf-8-sig", "replace")
+                content = file.read(1 << 16)
     except (OSError, EOFError) as error:
         raise InputError(
             f"{path}: cannot be unpacked ({error}); it is damaged or truncated, fetch it again"
         ) from None
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise InputError(f"{path}: is UTF-16 text; save it as UTF-8")
+    if b"\0" in content:
+        raise InputError(f"{path}: holds binary data (a zero byte); expected a text file in UTF-8")
+    text = content.decode("utf-8-sig", "replace")
     lines = text.splitlines()
     cut = len(text) >= 60000 and len(lines) > 1  # the last line may be cut
     return (lines[:-1] if cut else lines)[:_SAMPLE_LINES]

@@ -145,6 +145,8 @@ def _borders_at(events: Events, val_time: Any, test_time: Any) -> tuple[int, int
 def _as_time(events: Events, value: Any, name: str) -> Fraction:
     unit = events.schema.time_unit
     if isinstance(value, (int, float, np.integer, np.floating)):
+        if not np.isfinite(value):
+            raise SettingError(f"{name} is {value}; expected a finite number")
         return _exact_number(value)
     if unit is None:
         raise SettingError(

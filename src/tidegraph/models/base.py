@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tidegraph import ops
 from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
+from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
 
 
@@ -72,6 +73,8 @@ class TemporalModel(nn.Module):
 
     def __init__(self, schema: Schema, embedding: int) -> None:
         super().__init__()
+        if embedding < 1:
+            raise SettingError(f"embedding={embedding}: expected 1 or more")
         self.schema = schema
         self.history = History()
         self.memory_width = 0

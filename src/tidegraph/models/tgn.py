@@ -77,6 +77,11 @@ class TGN(TemporalModel):
         super().__init__(schema, embedding)
         if layers not in (1, 2):
             raise SettingError(f"layers={layers}: TGN has 1 or 2 attention layers")
+        for width_name, width in (("memory", memory), ("time", time), ("heads", heads)):
+            if width < 1:
+                raise SettingError(f"{width_name}={width}: expected 1 or more")
+        if not 0 <= dropout < 1:
+            raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
         self.memory_width = memory
         self.history = History(
             neighbors=(neighbors,) * layers,

@@ -116,10 +116,16 @@ class RunFiles:
             )
         try:
             config = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{self.config} cannot be read as YAML: {error}") from error
         if not isinstance(config, dict) or "model" not in config:
             raise CheckpointError(f"{self.config} is not the settings of a run")
+        for section in ("model", "training", "data"):
+            if not isinstance(config.get(section), dict):
+                raise CheckpointError(
+                    f"{self.config}: section {section!r} is missing or is not keys and values; put "
+                    "back what `tidegraph train` wrote"
+                )
         return config
 
     def keep_events(self, events: Events) -> dict[str, str]:

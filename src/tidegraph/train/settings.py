@@ -19,9 +19,9 @@ class TrainSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    batch_size: int = Field(200, ge=1, description="events per training batch")
+    batch_size: int = Field(200, ge=1, lt=2**31, description="events per training batch")
     epochs: int = Field(10, ge=1, description="passes over the training events, at most")
-    learning_rate: float = Field(5e-4, gt=0, description="Adam's step size")
+    learning_rate: float = Field(5e-4, gt=0, allow_inf_nan=False, description="Adam's step size")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
     clip: float | None = Field(None, gt=0, description="largest gradient norm; none by default")
     patience: int = Field(5, ge=0, description="epochs without a better validation; 0: no stopping")
@@ -32,14 +32,16 @@ class TrainSettings(BaseModel):
         "random", description="negatives of the AP and AUC evaluation"
     )
     candidates: int = Field(
-        100, ge=0, description="negatives per event of the MRR evaluation; 0: no ranking"
+        100, ge=0, lt=2**31, description="negatives per event of the MRR evaluation; 0: no ranking"
     )
-    evaluation_batch_size: int = Field(200, ge=1, description="events per evaluation batch")
+    evaluation_batch_size: int = Field(
+        200, ge=1, lt=2**31, description="events per evaluation batch"
+    )
     history: Literal["streaming", "frozen"] = Field(
         "streaming",
         description="evaluation sees all earlier events, or only those before the evaluated part",
     )
-    seed: int = Field(0, ge=0, description="all randomness derives from it")
+    seed: int = Field(0, ge=0, lt=2**63, description="all randomness derives from it")
     device: str = Field("cpu", description="where the model runs: cpu, cuda, cuda:1")
     checkpoint_seconds: float = Field(
         60.0, ge=0, description="seconds between checkpoints within an epoch"
@@ -59,9 +61,11 @@ class TrainSettings(BaseModel):
     @classmethod
     def _known_device(cls, value: str) -> str:
         try:
-            torch.device(value)
+            known = torch.device(value).type in ("cpu", "cuda")
         except RuntimeError:
-            raise ValueError("expected cpu, cuda or cuda:<number>") from None
+            known = False
+        if not known:
+            raise ValueError("expected cpu, cuda or cuda:<number>")
         return value
 
     @classmethod

@@ -300,8 +300,14 @@ class _Session:
             return
         checkpoint = load_checkpoint(self.files.last)
         check_same(self.files.last, checkpoint.about, self._about())
+        optimizer = checkpoint.group("optimizer")
+        if not optimizer or "cursor" not in checkpoint.about:
+            raise CheckpointError(
+                f"{self.files.last} is no checkpoint to resume from: another file of the run was "
+                "put in its place. Put it back, or train again"
+            )
         self.model.load_state_dict(checkpoint.group("weights"))
-        self.optimizer.load(checkpoint.group("optimizer"))
+        self.optimizer.load(optimizer)
         self.cursor = Cursor.from_dict(checkpoint.about["cursor"])
         if self.cursor.batch > 0:
             self.state = state_from(checkpoint).to(self.settings.device)
