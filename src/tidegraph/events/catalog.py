@@ -230,8 +230,9 @@ def _read_enron(path: Path) -> Events:
         _check_gzip(path)
     return read_table(
         path,
-        # Whole seconds, written as 0.0: kept as integers.
-        query="SELECT u, i, CAST(ts AS BIGINT) AS ts FROM data",
+        # Whole seconds, written as 0.0, and ids: integers both.
+        query="SELECT CAST(u AS BIGINT) AS u, CAST(i AS BIGINT) AS i, CAST(ts AS BIGINT) AS ts "
+        "FROM data",
         source="u",
         target="i",
         time="ts",
