@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,14 @@ from typing import Any
 # torch brings an OpenMP runtime. Loaded first, it is the one that Numba's OpenMP layer binds to,
 # so both share one thread pool; two pools fight over few cores (measured: doubled step time).
 import torch  # isort: skip
+
+# OMP_NUM_THREADS is heard by PyTorch alone; kernels follow it. Set before Numba reads it: setting
+# the number afterwards starts threads, and a process with OpenMP threads cannot fork.
+if "numba" not in sys.modules and os.environ.get("OMP_NUM_THREADS", "").isdigit():
+    os.environ.setdefault("NUMBA_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 import numba  # isort: skip
+
+from tidegraph.errors import SettingError  # isort: skip
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -63,8 +71,6 @@ CACHE_DIRECTORY: Path = _choose_cache_directory()
 _config: Any = numba.config  # its attributes are made at run time
 _config.CACHE_DIR = str(CACHE_DIRECTORY)
 _config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-# OMP_NUM_THREADS is heard by PyTorch alone; kernels follow it.
-numba.set_num_threads(max(1, min(torch.get_num_threads(), _config.NUMBA_NUM_THREADS)))
 
 # Reassociation lets LLVM vectorise sums; the order it picks is fixed in the compiled code, so two
 # runs agree bit for bit. NaN and infinity keep their meaning (no `nnan`, no `ninf`).
@@ -97,6 +103,13 @@ def kernel(
 
 
 def set_threads(count: int) -> None:
-    """Use `count` threads in PyTorch and in Tidegraph's kernels alike."""
+    """Use `count` threads in PyTorch and in Tidegraph's kernels alike.
+
+    Raises:
+        SettingError: below 1, or far more than the machine has processors.
+    """
+    most = 16 * (os.cpu_count() or 1)
+    if not 1 <= count <= most:
+        raise SettingError(f"threads={count}: expected 1 to {most} on this machine")
     torch.set_num_threads(count)
     numba.set_num_threads(min(count, _config.NUMBA_NUM_THREADS))

@@ -9,13 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import tiny
 from plain_tgn import PlainTGN
 from tidegraph.batches import PreparedBatch
 from tidegraph.errors import SettingError
-from tidegraph.models import TGN
+from tidegraph.events import Schema
+from tidegraph.models import TGN, build_model
 from tidegraph.ops import use_backend
 from tidegraph.state import NodeState, VersionError
 
@@ -565,3 +567,20 @@ def test_training_twice_from_one_seed_is_equal_bit_for_bit() -> None:
 def test_settings_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         tiny.tgn(tiny.random_stream(0, 5), **options)
+
+
+def test_initial_weights_derive_from_the_seed_not_from_the_global_generator() -> None:
+    schema = Schema(num_nodes=4, num_sources=4, bipartite=False)
+
+    def weights(model: nn.Module) -> torch.Tensor:
+        return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first = TGN(schema, memory=4, time=4, embedding=4)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(2)
+    sizes = {"memory": 4, "time": 4, "embedding": 4}
+    assert torch.equal(weights(first), weights(TGN(schema, memory=4, time=4, embedding=4)))
+    assert torch.equal(weights(first), weights(build_model("tgn", schema, seed=0, **sizes)))
+    assert not torch.equal(weights(first), weights(build_model("tgn", schema, seed=1, **sizes)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
+from tidegraph.keys import Purpose, make_key
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,18 @@ class Encoded:
     memory_UD: Tensor | None = None
 
 
+INITIAL_SEED: ContextVar[int] = ContextVar("INITIAL_SEED", default=0)
+"""The seed that a model's initial weights derive from while it is built; see `build_model`."""
+
+
 class TemporalModel(nn.Module):
     """Base class of models.
 
     A subclass sets `history` and `memory_width` in its constructor and writes `encode`. The
     default decoder scores a pair as o . relu(A z_u + B z_v + c).
+
+    Initial weights derive from a seed, never from PyTorch's global generator: a model built by its
+    class starts from the weights of seed 0, `tidegraph.models.build_model` takes another seed.
 
     Attributes:
         name: how the command line calls the model.
@@ -63,8 +72,12 @@ class TemporalModel(nn.Module):
 
         @functools.wraps(construct)
         def recorded(self: TemporalModel, *args: Any, **arguments: Any) -> None:
-            construct(self, *args, **arguments)
-            if type(self) is cls:
+            if type(self) is not cls:
+                construct(self, *args, **arguments)
+            else:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(make_key(INITIAL_SEED.get(), Purpose.INITIAL_WEIGHTS) >> 1)
+                    construct(self, *args, **arguments)
                 bound = signature.bind(self, *args, **arguments)
                 bound.apply_defaults()
                 self.settings = dict(list(bound.arguments.items())[2:])

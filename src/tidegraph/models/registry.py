@@ -13,13 +13,11 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from pydantic import TypeAdapter, ValidationError
 
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
-from tidegraph.keys import Purpose, make_key
-from tidegraph.models.base import TemporalModel
+from tidegraph.models.base import INITIAL_SEED, TemporalModel
 from tidegraph.models.tgn import TGN
 
 MODELS: dict[str, type[TemporalModel]] = {"tgn": TGN}
@@ -102,9 +100,11 @@ def build_model(name: str, schema: Schema, seed: int = 0, **settings: Any) -> Te
             raise SettingError(
                 f"{name} setting {key}={value!r}: {error.errors()[0]['msg']}"
             ) from None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(make_key(seed, Purpose.INITIAL_WEIGHTS) >> 1)
+    token = INITIAL_SEED.set(seed)
+    try:
         return cls(schema, **values)
+    finally:
+        INITIAL_SEED.reset(token)
 
 
 def _described_arguments(docstring: str) -> dict[str, str]:
