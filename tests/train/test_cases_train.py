@@ -317,11 +317,13 @@ def test_memory_is_flat_with_a_million_nodes(capsys):
     model = tg.models.build_model("tgn", events.schema)
     with pytest.raises(Stopped):
         fit(events, model=model, listener=watch, batch_size=600, candidates=0)
-    growth = (watch.bytes[-1] - watch.bytes[199]) / 2**20
+    # Neighbourhoods fill up first (4,200 nodes a batch at the 100th, 7,000 at the 1,000th): what a
+    # batch takes grows with them, and only then says flat memory anything about leaks.
+    growth = (watch.bytes[-1] - watch.bytes[999]) / 2**20
     with capsys.disabled():
         print(
             f"\n{events.schema.num_nodes:,} nodes, {len(events):,} events: "
-            f"{watch.bytes[199] / 2**20:,.0f} MiB resident after 200 batches, "
+            f"{watch.bytes[999] / 2**20:,.0f} MiB resident after 1,000 batches, "
             f"{growth:+.1f} MiB after 2,000, {max(watch.bytes) / 2**20:,.0f} at most"
         )
     assert growth < 16
