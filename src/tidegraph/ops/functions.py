@@ -242,14 +242,18 @@ def _inputs(
 
 
 def _time_gradients(
-    grad_code_MT: Tensor, mail: Mail, weight_T: Tensor, bias_T: Tensor
-) -> tuple[Tensor, Tensor]:
+    ctx: Any, grad_gate_MG: Tensor, weight_ih: Tensor, weight_T: Tensor, bias_T: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of the time code's parameters from those of the gates; None for a fixed code."""
+    if not ctx.needs_input_grad[4]:
+        return None, None
+    grad_code_MT = grad_gate_MG @ weight_ih[:, -len(weight_T) :]
     grad_weight_BT = _partial_rows(grad_code_MT.shape[0], len(weight_T))
     grad_bias_BT = _partial_rows(grad_code_MT.shape[0], len(weight_T))
     memory_kernels.time_gradient(
         grad_code_MT.numpy(),
-        mail.indptr_M1.numpy(),
-        mail.delta_L.numpy(),
+        ctx.mail.indptr_M1.numpy(),
+        ctx.mail.delta_L.numpy(),
         weight_T.numpy(),
         bias_T.numpy(),
         grad_weight_BT.numpy(),
@@ -299,7 +303,7 @@ class _GruUpdate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         memory_UD, weight_T, bias_T, weight_ih, input_MI, gate_MG, hidden_MD = ctx.saved_tensors
-        D, T = memory_UD.shape[1], len(weight_T)
+        D = memory_UD.shape[1]
         grad_gate_MG = torch.empty_like(gate_MG)
         grad_hidden_MD = torch.empty_like(hidden_MD)
         memory_kernels.gru_backward(
@@ -315,10 +319,7 @@ class _GruUpdate(torch.autograd.Function):
         grad_hh = torch.cat([grad_ih[: 2 * D, :D], grad_hidden_MD.t() @ input_MI[:, :D]])
         grad_bias_ih = grad_gate_MG.sum(0)
         grad_bias_hh = torch.cat([grad_bias_ih[: 2 * D], grad_hidden_MD.sum(0)])
-        grad_weight_T = grad_bias_T = None
-        if ctx.needs_input_grad[4]:
-            grad_code_MT = grad_gate_MG @ weight_ih[:, -T:]
-            grad_weight_T, grad_bias_T = _time_gradients(grad_code_MT, ctx.mail, weight_T, bias_T)
+        grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_gate_MG, weight_ih, weight_T, bias_T)
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,
             grad_ih, grad_hh, grad_bias_ih, grad_bias_hh,
@@ -354,14 +355,11 @@ class _RnnUpdate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         weight_T, bias_T, weight_ih, input_MI, updated_MD = ctx.saved_tensors
-        D, T = updated_MD.shape[1], len(weight_T)
+        D = updated_MD.shape[1]
         grad_MD = grads[0].index_select(0, ctx.mail.row_M) * (1 - updated_MD * updated_MD)
         grad_ih = grad_MD.t() @ input_MI
         grad_bias = grad_MD.sum(0)
-        grad_weight_T = grad_bias_T = None
-        if ctx.needs_input_grad[4]:
-            grad_code_MT = grad_MD @ weight_ih[:, -T:]
-            grad_weight_T, grad_bias_T = _time_gradients(grad_code_MT, ctx.mail, weight_T, bias_T)
+        grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_MD, weight_ih, weight_T, bias_T)
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,
             grad_ih, grad_ih[:, :D], grad_bias, grad_bias,
