@@ -6,6 +6,7 @@ import itertools
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import tidegraph as tg
+from tidegraph.batches import Uses
 from tidegraph.errors import (
     CheckpointError,
     HistoryError,
@@ -240,9 +242,10 @@ def test_the_same_id_on_both_sides_is_two_nodes(tmp_path):
 def test_embeddings_are_those_that_scores_are_made_of(shared):
     found = shared.embed([3, 5])
     with torch.no_grad():
-        logit = shared.model.score_pairs(
-            torch.from_numpy(found.embedding[:1]), torch.from_numpy(found.embedding[None, 1:])
-        )
+        seed_SD = torch.from_numpy(found.embedding)
+        uses = Uses(torch.arange(3, dtype=torch.int32), torch.arange(2, dtype=torch.int32))
+        batch = SimpleNamespace(root_R=torch.arange(2, dtype=torch.int32), root_uses=uses, size=1)
+        logit = shared.model.decode(batch, seed_SD)
     score = shared.predict([(3, 5)]).score
     assert sigmoid(logit[0].numpy()).tolist() == pytest.approx(score.tolist(), abs=1e-6)
     assert found.columns()["node"].tolist() == [3, 5]

@@ -15,11 +15,11 @@ from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
 from tidegraph.errors import SettingError
 from tidegraph.events import Events
 from tidegraph.models.base import TemporalModel
+from tidegraph.ops import link_loss
 from tidegraph.state import NodeState
 from tidegraph.train import EagerExecutor, Listener, Trainer, TrainSettings
 from tidegraph.train import trainer as trainers
 from tidegraph.train.adam import Adam
-from tidegraph.train.executor import link_loss
 from tidegraph.train.run_files import RunFiles
 from tidegraph.train.stream import Stream, part_of
 from training import SETTINGS, Diary, Forgetful, chatter, fit, held_out, outcome, small_tgn, weights

@@ -48,7 +48,7 @@ class TemporalModel(nn.Module):
     """Base class of models.
 
     A subclass sets `history` and `memory_width` in its constructor and writes `encode`. The
-    default decoder scores a pair as o . relu(A z_u + B z_v + c).
+    default `decode` scores a pair as o . relu(A z_u + B z_v + c).
 
     Initial weights derive from a seed, never from PyTorch's global generator: a model built by its
     class starts from the weights of seed 0, `tidegraph.models.build_model` takes another seed.
@@ -100,20 +100,23 @@ class TemporalModel(nn.Module):
         """Embed the batch's seeds from the vectors of its unique nodes."""
         raise NotImplementedError
 
-    def score_pairs(self, source_BD: Tensor, target_BCD: Tensor) -> Tensor:
-        """Logits [B, C] of each source with each of its C candidates."""
-        hidden_BCD = self.source_layer(source_BD).unsqueeze(1) + self.target_layer(target_BCD)
-        logit_BC: Tensor = self.output_layer(torch.relu(hidden_BCD)).squeeze(2)
-        return logit_BC
+    def decode(self, batch: PreparedBatch, seed_SD: Tensor) -> Tensor:
+        """Logits [B, 1 + C] of each source with its candidates, the true target first."""
+        return ops.link_scores(
+            seed_SD,
+            self.source_layer.weight,
+            self.source_layer.bias,
+            self.target_layer.weight,
+            self.output_layer.weight,
+            self.output_layer.bias,
+            batch.root_R,
+            batch.root_uses,
+            batch.size,
+        )
 
     def forward(
         self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor
     ) -> tuple[Tensor, Encoded]:
-        """Logits [B, 1 + C] (the true target first) and what was encoded."""
+        """Logits [B, 1 + C] and what was encoded."""
         encoded = self.encode(batch, memory_UD, mail_UD)
-        root_RD = ops.gather_rows(encoded.seed_SD, batch.root_R, batch.root_uses)
-        B, C = batch.size, batch.candidates
-        source_BD, target_BD = root_RD[:B], root_RD[B : 2 * B]
-        negative_BCD = root_RD[2 * B :].view(B, C, root_RD.shape[1])
-        candidate_BCD = torch.cat([target_BD.unsqueeze(1), negative_BCD], dim=1)
-        return self.score_pairs(source_BD, candidate_BCD), encoded
+        return self.decode(batch, encoded.seed_SD), encoded

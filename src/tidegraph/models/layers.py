@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from tidegraph import ops
 from tidegraph.batches.prepared import Hop, Mail
 from tidegraph.errors import SettingError
-from tidegraph.ops.dropout import keep_mask
 
 
 class TimeCode(nn.Module):
@@ -78,26 +77,21 @@ class AttentionLayer(nn.Module):
         Args:
             key: random stream of this layer's dropout in this batch.
         """
-        S, K = hop.neighbor_SK.shape
-        own_SD = ops.gather_rows(table_RD, hop.self_S, hop.self_uses)
-        head_width = self.key.shape[1]
-        # Phi(0) = cos(b) is the same for every seed: its projection is a bias.
-        at_zero = self.query_time @ torch.cos(time_code.bias)
-        query_SE = torch.addmm(self.query.bias + at_zero, own_SD, self.query.weight.t())
-        query_HSd = query_SE.view(S, self.heads, head_width).transpose(0, 1)
-        query_HSW = torch.bmm(query_HSd, self.key / math.sqrt(head_width))
-        dropping = self.training and self.dropout > 0
-        keep_SKH = keep_mask(key, (S, K, self.heads), self.dropout, table_RD) if dropping else None
-        sum_HSW = ops.temporal_attention(
-            query_HSW, table_RD, hop, features_EF, time_code.weight, time_code.bias, keep_SKH
+        weights = ops.LayerWeights(
+            query=self.query.weight,
+            query_bias=self.query.bias,
+            query_time=self.query_time,
+            key=self.key,
+            value=self.value,
+            merge_in=self.merge_in.weight,
+            merge_in_bias=self.merge_in.bias,
+            merge_out=self.merge_out.weight,
+            merge_out_bias=self.merge_out.bias,
+            time=time_code.weight,
+            time_bias=time_code.bias,
         )
-        result_SE = torch.bmm(sum_HSW, self.value).transpose(0, 1).reshape(S, -1)
-        hidden_SE = torch.relu(self.merge_in(torch.cat([result_SE, own_SD], dim=1)))
-        if dropping:
-            mask = keep_mask(key + 1, tuple(hidden_SE.shape), self.dropout, table_RD)
-            hidden_SE = hidden_SE * mask
-        embedding_SE: Tensor = self.merge_out(hidden_SE)
-        return embedding_SE
+        dropout = self.dropout if self.training else 0.0
+        return ops.attention_layer(table_RD, weights, hop, features_EF, dropout, key)
 
 
 class MemoryCell(nn.Module):

@@ -1,11 +1,8 @@
 """CPU kernels of temporal attention: one pass over the neighbours, nothing materialised.
 
 A neighbour's row x = [table row ; event features ; time code] exists only in a scratch buffer of
-one seed, which stays in the first-level cache and is padded to a multiple of the vector width: the
-compiler's leftover loops, one element at a time, cost more than the padding (measured: three
-separate dot products per row took 2.5 times as long). Work is cut into blocks of a fixed number of
-seeds, so sums have the same order whatever the number of threads, and no two blocks write the same
-memory.
+one seed, which stays in the first-level cache. Work is cut into blocks of a fixed number of seeds,
+so sums have the same order whatever the number of threads, and no two blocks write the same memory.
 
 Shape legend: S seeds, K slots per seed, R table rows, D table width, F event-feature width,
 T time-code width, W = D + F + T, X = W padded, H heads, B blocks.
@@ -18,99 +15,83 @@ import numpy as np
 
 from tidegraph._jit import kernel
 from tidegraph.ops.elementary import exponential
-from tidegraph.ops.time_kernels import in_turns, time_code, time_slope
+from tidegraph.ops.row_kernels import copy_row, dots, padded, weighted_sums
+from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
 BLOCK = 16
 """Seeds (or table rows) per block."""
 
-_VECTOR = 32  # elements: four vectors of eight float32, what the compiler unrolls to
-
-
-@kernel(inline=True)
-def _padded(width):  # type: ignore[no-untyped-def]
-    return (width + _VECTOR - 1) // _VECTOR * _VECTOR
-
-
-@kernel(inline=True)
-def copy_row(out, row):  # type: ignore[no-untyped-def]
-    """out = row, as a loop: a slice assignment compiles to ten times the code."""
-    for j in range(row.shape[0]):
-        out[j] = row[j]
-
-
-@kernel(sums=True, inline=True)
-def _dot(a, b):  # type: ignore[no-untyped-def]
-    total = a.dtype.type(0)
-    for j in range(a.shape[0]):
-        total += a[j] * b[j]
-    return total
-
-
-@kernel(sums=True, inline=True)
-def _add_scaled(out, scale, x):  # type: ignore[no-untyped-def]
-    for j in range(out.shape[0]):
-        out[j] += scale * x[j]
-
 
 @kernel()
 def _load_rows(  # type: ignore[no-untyped-def]
-    row_KX, s, n, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
-    weight_X, bias_X, weight_T, bias_T,
+    row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
+    turns_3X, limits, weight_T, bias_T,
 ):  # fmt: skip
-    """The n neighbours of seed s, each [table row ; features ; time code ; padding]."""
+    """The `count` neighbours of seed s, each [table row ; features ; time code ; padding]."""
     D = table_RD.shape[1]
     F = features_EF.shape[1]
-    for i in range(n):
+    for i in range(count):
         copy_row(row_KX[i, :D], table_RD[neighbor_SK[s, i]])
         if F > 0:
             copy_row(row_KX[i, D : D + F], features_EF[event_SK[s, i]])
-        time_code(row_KX[i, D + F :], delta_SK[s, i], weight_X, bias_X, weight_T, bias_T)
+    # In a loop of their own: the copies above then wait for memory several rows at a time.
+    for i in range(count):
+        time_code(row_KX[i, D + F :], delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
 
 
-@kernel(sums=True)
+@kernel()
+def _softmax(score_HK, count):  # type: ignore[no-untyped-def]
+    """In place, over the first `count` slots of each head."""
+    for h in range(score_HK.shape[0]):
+        largest = score_HK.dtype.type(-np.inf)
+        for i in range(count):
+            largest = max(largest, score_HK[h, i])
+        total = score_HK.dtype.type(0)
+        for i in range(count):
+            weight = exponential(score_HK[h, i] - largest)
+            score_HK[h, i] = weight
+            total += weight
+        for i in range(count):
+            score_HK[h, i] /= total
+
+
+@kernel()
 def _forward_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, sum_HSW,
 ):  # fmt: skip
     H, _, W = query_HSW.shape
     K = neighbor_SK.shape[1]
-    X = _padded(W)
-    code_width = X - table_RD.shape[1] - features_EF.shape[1]
-    weight_X, bias_X = np.empty(code_width), np.empty(code_width)
-    in_turns(weight_T, bias_T, weight_X, bias_X)
+    X = padded(W)
+    turns_3X = np.empty((3, X), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3X)
     row_KX = np.empty((K, X), query_HSW.dtype)
     query_HX = np.zeros((H, X), query_HSW.dtype)
     sum_HX = np.empty((H, X), query_HSW.dtype)
+    weight_HK = np.empty((H, K), query_HSW.dtype)
     dropout = keep_SKH.shape[0] > 0
     for s in range(first, last):
-        n = count_S[s]
-        for i in range(n, K):
-            for h in range(H):
-                attention_SKH[s, i, h] = 0
+        count = count_S[s]
         _load_rows(
-            row_KX, s, n, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
-            weight_X, bias_X, weight_T, bias_T,
+            row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
+            turns_3X, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
-            copy_row(query_HX[h, :W], query_HSW[h, s])
-            largest = query_HSW.dtype.type(-np.inf)
-            for i in range(n):
-                score = _dot(query_HX[h], row_KX[i])
-                attention_SKH[s, i, h] = score
-                largest = max(largest, score)
-            total = query_HSW.dtype.type(0)
-            for i in range(n):
-                weight = exponential(attention_SKH[s, i, h] - largest)
-                attention_SKH[s, i, h] = weight
-                total += weight
-            sum_HX[h] = 0
-            for i in range(n):
-                weight = attention_SKH[s, i, h] / total
-                attention_SKH[s, i, h] = weight
-                if dropout:
-                    weight *= keep_SKH[s, i, h]
-                _add_scaled(sum_HX[h], weight, row_KX[i])
-            copy_row(sum_HSW[h, s], sum_HX[h, :W])
+            for j in range(W):
+                query_HX[h, j] = query_HSW[h, s, j]
+        dots(query_HX, row_KX, count, weight_HK)
+        _softmax(weight_HK, count)
+        for i in range(K):
+            for h in range(H):
+                attention_SKH[s, i, h] = weight_HK[h, i] if i < count else 0
+        if dropout:
+            for i in range(count):
+                for h in range(H):
+                    weight_HK[h, i] *= keep_SKH[s, i, h]
+        weighted_sums(weight_HK, row_KX, count, sum_HX)
+        for h in range(H):
+            for j in range(W):
+                sum_HSW[h, s, j] = sum_HX[h, j]
 
 
 @kernel(parallel=True)
@@ -132,31 +113,50 @@ def attention_forward(  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@kernel(sums=True)
+@kernel(contract=True)
 def _time_gradient(  # type: ignore[no-untyped-def]
-    s, n, delta_SK, weight_X, bias_X, weight_T, bias_T, query_HX, grad_HX, attention_SKH,
-    keep_SKH, grad_score_SKH, slope_X, grad_weight_T, grad_bias_T,
+    s, count, start, delta_SK, turns_3X, limits, weight_T, bias_T, query_HSW, grad_HX,
+    attention_SKH, keep_SKH, score_HK, slope_X, grad_weight_T, grad_bias_T,
 ):  # fmt: skip
     """Add seed s's part of the gradients of the time code's parameters."""
-    H, X = query_HX.shape
-    T = grad_weight_T.shape[0]
-    start = X - slope_X.shape[0]
-    for i in range(n):
-        time_slope(slope_X, delta_SK[s, i], weight_X, bias_X, weight_T, bias_T)
+    for i in range(count):
+        time_slope(slope_X, delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
         d = np.float64(delta_SK[s, i])
-        for h in range(H):
+        for h in range(query_HSW.shape[0]):
             weight = attention_SKH[s, i, h]
             if keep_SKH.shape[0] > 0:
                 weight *= keep_SKH[s, i, h]
-            score = grad_score_SKH[s, i, h]
-            for j in range(T):
-                code = score * query_HX[h, start + j] + weight * grad_HX[h, start + j]
+            score = score_HK[h, i]
+            query_T, grad_T = query_HSW[h, s, start:], grad_HX[h, start:]
+            for j in range(grad_weight_T.shape[0]):
+                code = score * query_T[j] + weight * grad_T[j]
                 step = np.float64(code * slope_X[j])
                 grad_bias_T[j] += step
                 grad_weight_T[j] += step * d
 
 
-@kernel(sums=True)
+@kernel()
+def _softmax_slope(attention_KH, score_HK, count):  # type: ignore[no-untyped-def]
+    """In place, from gradients of the weights to gradients of the scores: a_i (v_i - sum a_j v_j).
+
+    Gradients are taken relative to that of the largest weight: where one weight is nearly 1, its
+    own gradient would cancel against the sum.
+    """
+    for h in range(score_HK.shape[0]):
+        largest = 0
+        for i in range(1, count):
+            if attention_KH[i, h] > attention_KH[largest, h]:
+                largest = i
+        base = score_HK[h, largest]
+        mean = score_HK.dtype.type(0)
+        for i in range(count):
+            score_HK[h, i] -= base
+            mean += attention_KH[i, h] * score_HK[h, i]
+        for i in range(count):
+            score_HK[h, i] = attention_KH[i, h] * (score_HK[h, i] - mean)
+
+
+@kernel()
 def _backward_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, grad_sum_HSW,
@@ -164,49 +164,45 @@ def _backward_block(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     H, _, W = query_HSW.shape
     K = neighbor_SK.shape[1]
-    X = _padded(W)
-    code_width = X - table_RD.shape[1] - features_EF.shape[1]
-    weight_X, bias_X = np.empty(code_width), np.empty(code_width)
-    in_turns(weight_T, bias_T, weight_X, bias_X)
+    X = padded(W)
+    turns_3X = np.empty((3, X), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3X)
     row_KX = np.empty((K, X), query_HSW.dtype)
-    query_HX = np.zeros((H, X), query_HSW.dtype)
     grad_HX = np.zeros((H, X), query_HSW.dtype)
-    sum_X = np.empty(X, query_HSW.dtype)
-    slope_X = np.empty(code_width, query_HSW.dtype)
+    sum_HX = np.empty((H, X), query_HSW.dtype)
+    score_HK = np.empty((H, K), query_HSW.dtype)
+    slope_X = np.empty(X, query_HSW.dtype)
+    start = table_RD.shape[1] + features_EF.shape[1]
     dropout = keep_SKH.shape[0] > 0
     train_time = grad_weight_T.shape[0] > 0
     grad_weight_T[:] = 0
     grad_bias_T[:] = 0
     for s in range(first, last):
-        n = count_S[s]
-        for i in range(n, K):
-            for h in range(H):
-                grad_score_SKH[s, i, h] = 0
+        count = count_S[s]
         _load_rows(
-            row_KX, s, n, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
-            weight_X, bias_X, weight_T, bias_T,
+            row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
+            turns_3X, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
-            copy_row(grad_HX[h, :W], grad_sum_HSW[h, s])
-            mean = query_HSW.dtype.type(0)
-            for i in range(n):
-                value = _dot(grad_HX[h], row_KX[i])
-                if dropout:
-                    value *= keep_SKH[s, i, h]
-                grad_score_SKH[s, i, h] = value
-                mean += attention_SKH[s, i, h] * value
-            sum_X[:] = 0
-            for i in range(n):
-                score = attention_SKH[s, i, h] * (grad_score_SKH[s, i, h] - mean)
-                grad_score_SKH[s, i, h] = score
-                _add_scaled(sum_X, score, row_KX[i])
-            copy_row(grad_query_HSW[h, s], sum_X[:W])
-        if train_time:
+            for j in range(W):
+                grad_HX[h, j] = grad_sum_HSW[h, s, j]
+        dots(grad_HX, row_KX, count, score_HK)
+        if dropout:
+            for i in range(count):
+                for h in range(H):
+                    score_HK[h, i] *= keep_SKH[s, i, h]
+        _softmax_slope(attention_SKH[s], score_HK, count)
+        for i in range(K):
             for h in range(H):
-                copy_row(query_HX[h, :W], query_HSW[h, s])
+                grad_score_SKH[s, i, h] = score_HK[h, i] if i < count else 0
+        weighted_sums(score_HK, row_KX, count, sum_HX)
+        for h in range(H):
+            for j in range(W):
+                grad_query_HSW[h, s, j] = sum_HX[h, j]
+        if train_time:
             _time_gradient(
-                s, n, delta_SK, weight_X, bias_X, weight_T, bias_T, query_HX, grad_HX,
-                attention_SKH, keep_SKH, grad_score_SKH, slope_X, grad_weight_T, grad_bias_T,
+                s, count, start, delta_SK, turns_3X, limits, weight_T, bias_T, query_HSW, grad_HX,
+                attention_SKH, keep_SKH, score_HK, slope_X, grad_weight_T, grad_bias_T,
             )  # fmt: skip
 
 
@@ -231,7 +227,7 @@ def attention_backward(  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@kernel(sums=True)
+@kernel(contract=True)
 def _table_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH,
     indptr_R1, slot_M, grad_table_RD,
@@ -241,8 +237,8 @@ def _table_block(  # type: ignore[no-untyped-def]
     D = grad_table_RD.shape[1]
     dropout = keep_SKH.shape[0] > 0
     for r in range(first, last):
-        out = grad_table_RD[r]
-        out[:] = 0
+        for j in range(D):
+            grad_table_RD[r, j] = 0
         for m in range(indptr_R1[r], indptr_R1[r + 1]):
             s = slot_M[m] // K
             i = slot_M[m] - s * K
@@ -251,10 +247,10 @@ def _table_block(  # type: ignore[no-untyped-def]
                 if dropout:
                     weight *= keep_SKH[s, i, h]
                 score = grad_score_SKH[s, i, h]
-                query = query_HSW[h, s, :D]
-                grad = grad_sum_HSW[h, s, :D]
                 for j in range(D):
-                    out[j] += score * query[j] + weight * grad[j]
+                    grad_table_RD[r, j] += (
+                        score * query_HSW[h, s, j] + weight * grad_sum_HSW[h, s, j]
+                    )
 
 
 @kernel(parallel=True)
@@ -272,23 +268,44 @@ def attention_backward_table(  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@kernel(sums=True)
-def _gather_sum_block(first, last, grad_SD, indptr_R1, slot_M, out_RD):  # type: ignore[no-untyped-def]
+@kernel()
+def _gather_sum_block(first, last, grad_SD, indptr_R1, slot_M, add, out_RD):  # type: ignore[no-untyped-def]
+    D = out_RD.shape[1]
     for r in range(first, last):
-        out = out_RD[r]
-        out[:] = 0
+        if not add:
+            for j in range(D):
+                out_RD[r, j] = 0
         for m in range(indptr_R1[r], indptr_R1[r + 1]):
-            grad = grad_SD[slot_M[m]]
-            for j in range(out.shape[0]):
-                out[j] += grad[j]
+            s = slot_M[m]
+            for j in range(D):
+                out_RD[r, j] += grad_SD[s, j]
 
 
 @kernel(parallel=True)
-def gather_sum(grad_SD, indptr_R1, slot_M, out_RD):  # type: ignore[no-untyped-def]
-    """out[r] = sum of grad[s] over the slots s that use row r, in slot order."""
+def gather_sum(grad_SD, indptr_R1, slot_M, add, out_RD):  # type: ignore[no-untyped-def]
+    """out[r] = (out[r] if `add`) + sum of grad[s] over the slots s using row r, in slot order."""
     R = out_RD.shape[0]
     blocks = (R + BLOCK - 1) // BLOCK
     for block in numba.prange(blocks):
         _gather_sum_block(
-            block * BLOCK, min(R, block * BLOCK + BLOCK), grad_SD, indptr_R1, slot_M, out_RD
+            block * BLOCK, min(R, block * BLOCK + BLOCK), grad_SD, indptr_R1, slot_M, add, out_RD
         )
+
+
+@kernel(parallel=True)
+def gather_into(table_RD, row_S, out_SD):  # type: ignore[no-untyped-def]
+    """out[s] = table[row[s]]; `out` may be some columns of a wider matrix."""
+    S = row_S.shape[0]
+    blocks = (S + BLOCK - 1) // BLOCK
+    for block in numba.prange(blocks):
+        for s in range(block * BLOCK, min(S, block * BLOCK + BLOCK)):
+            for j in range(table_RD.shape[1]):
+                out_SD[s, j] = table_RD[row_S[s], j]
+
+
+@kernel(parallel=True)
+def relu_slope(grad, result, scale):  # type: ignore[no-untyped-def]
+    """grad = grad * scale where result > 0, else 0."""
+    zero = grad.dtype.type(0)
+    for i in numba.prange(grad.shape[0]):
+        grad[i] = grad[i] * scale if result[i] > zero else zero

@@ -29,6 +29,36 @@ def _fill_mask(key, threshold, scale, out):  # type: ignore[no-untyped-def]
         _fill_block(first, min(out.shape[0], first + _CHUNK), key, threshold, scale, out)
 
 
+@kernel()
+def _relu_block(first, last, key, threshold, scale, x):  # type: ignore[no-untyped-def]
+    zero = x.dtype.type(0)
+    for slot in range(first, last):
+        kept = threshold == 0 or (random_bits(key, slot) >> np.uint64(32)) >= threshold
+        x[slot] = x[slot] * scale if kept and x[slot] > zero else zero
+
+
+@kernel(parallel=True)
+def _relu_dropout(key, threshold, scale, x):  # type: ignore[no-untyped-def]
+    blocks = (x.shape[0] + _CHUNK - 1) // _CHUNK
+    for block in numba.prange(blocks):
+        first = block * _CHUNK
+        _relu_block(first, min(x.shape[0], first + _CHUNK), key, threshold, scale, x)
+
+
+def relu_dropout_(x: Tensor, key: int, probability: float) -> Tensor:
+    """In place: relu(x) times `keep_mask(key, x.shape, probability, x)`, without the mask.
+
+    Where the result is positive, its derivative is 1 / (1 - probability); elsewhere it is 0.
+    """
+    _relu_dropout(
+        np.uint64(key & 0xFFFFFFFFFFFFFFFF),
+        np.uint64(int(probability * 2.0**32)),
+        x.numpy().dtype.type(1.0 / (1.0 - probability)),
+        x.view(-1).numpy(),
+    )
+    return x
+
+
 def keep_mask(key: int, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
     """Multipliers of inverted dropout: 0 with `probability`, else 1 / (1 - probability).
 

@@ -26,7 +26,7 @@ _LN2_LOW = np.float32(-2.12194440e-4)
 
 
 @intrinsic
-def _round(typing_context: Any, x: Any) -> Any:
+def _nearest(typing_context: Any, x: Any) -> Any:
     """`llvm.rint`: round half to even, one SIMD instruction."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -37,7 +37,17 @@ def _round(typing_context: Any, x: Any) -> Any:
 
 
 @intrinsic
-def _float_from_bits(typing_context: Any, bits: Any) -> Any:
+def _fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """`llvm.fma`: a * b + c, rounded once."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return a(a, a, a), codegen
+
+
+@intrinsic
+def _bitcast(typing_context: Any, bits: Any) -> Any:
     """Reinterpret an int32 as a float32."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -46,6 +56,11 @@ def _float_from_bits(typing_context: Any, bits: Any) -> Any:
     return types.float32(types.int32), codegen
 
 
+# Intrinsics take a typing context that no caller passes.
+nearest: Any = _nearest
+fma: Any = _fma
+_float_from_bits: Any = _bitcast
+
 TURNS = 1.0 / (2.0 * math.pi)
 """Radians times this are turns: the argument of `cosine_of_turns`."""
 
@@ -53,7 +68,7 @@ TURNS = 1.0 / (2.0 * math.pi)
 @kernel(contract=True, inline=True)
 def _distance_to_quarter(turns):  # type: ignore[no-untyped-def]
     """g in [-1/4, 1/4] with cos(2 pi turns) = sin(2 pi g); reduced in float64."""
-    return 0.25 - abs(turns - _round(turns))  # type: ignore[call-arg]
+    return 0.25 - abs(turns - nearest(turns))
 
 
 @kernel(contract=True, inline=True)
@@ -66,6 +81,19 @@ def _sine_turn32(g):  # type: ignore[no-untyped-def]
     p = p * y + np.float32(0.0083333310)
     p = p * y + np.float32(-0.16666667)
     return z + z * (y * p)
+
+
+@kernel(inline=True)
+def cosine_of_turns32(turns):  # type: ignore[no-untyped-def]
+    """cos(2 pi turns) for a float32 `turns`; for kernels that must not contract, fused by hand."""
+    g: Any = np.float32(0.25) - abs(turns - nearest(turns))
+    z: Any = np.float32(6.2831855) * g
+    y: Any = z * z
+    p: Any = fma(y, np.float32(-2.3889859e-08), np.float32(2.7525562e-06))
+    p = fma(y, p, np.float32(-0.00019840874))
+    p = fma(y, p, np.float32(0.0083333310))
+    p = fma(y, p, np.float32(-0.16666667))
+    return fma(z, y * p, z)
 
 
 @kernel(contract=True, inline=True)
@@ -89,7 +117,7 @@ def _sine_turn64(g):  # type: ignore[no-untyped-def]
 def exponential32(x):  # type: ignore[no-untyped-def]
     """exp(x) for a float32 `x`, clamped to [-87, 88]; relative error below 2e-7."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
-    k: Any = _round(x * _LOG2_E)  # type: ignore[call-arg]
+    k: Any = nearest(x * _LOG2_E)
     f = (x - k * _LN2_HIGH) - k * _LN2_LOW
     p = np.float32(1.9875691500e-4)
     p = p * f + np.float32(1.3981999507e-3)

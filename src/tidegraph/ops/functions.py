@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from tidegraph.batches.prepared import Hop, Mail, Uses
 from tidegraph.errors import SettingError
 from tidegraph.ops import attention_kernels, memory_kernels, reference
+from tidegraph.ops.products import product
 
 _BACKENDS = ("auto", "cpu", "reference")
 _backend = "auto"
@@ -72,6 +74,7 @@ class _GatherRows(torch.autograd.Function):
             grad_SD.numpy(),
             ctx.uses.indptr_R1.numpy(),
             ctx.uses.position_M.numpy(),
+            False,
             out_RD.numpy(),
         )
         return out_RD, None, None
@@ -90,6 +93,112 @@ def gather_rows(table_RD: Tensor, index_S: Tensor, uses: Uses) -> Tensor:
     return _apply(_GatherRows, table_RD, index_S, uses)
 
 
+def attend(
+    query_HSW: Tensor,
+    table_RD: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+    hop: Hop,
+    features_EF: Tensor,
+    keep_SKH: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The forward kernel: weighted sums [H, S, W] and softmax weights [S, K, H]."""
+    H, S, _ = query_HSW.shape
+    attention_SKH = query_HSW.new_empty(S, hop.neighbor_SK.shape[1], H)
+    sum_HSW = torch.empty_like(query_HSW)
+    attention_kernels.attention_forward(
+        query_HSW.numpy(),
+        table_RD.numpy(),
+        hop.neighbor_SK.numpy(),
+        hop.event_SK.numpy(),
+        hop.delta_SK.numpy(),
+        hop.count_S.numpy(),
+        features_EF.numpy(),
+        weight_T.numpy(),
+        bias_T.numpy(),
+        keep_SKH.numpy(),
+        attention_SKH.numpy(),
+        sum_HSW.numpy(),
+    )
+    return sum_HSW, attention_SKH
+
+
+@dataclass(frozen=True)
+class AttendGradients:
+    """What the backward kernels of `attend` give.
+
+    Attributes:
+        query_HSW: gradient of the queries.
+        table_RD: gradient of the table, None where it was not asked for.
+        weight_T, bias_T: gradients of the time code, None for a fixed one.
+    """
+
+    query_HSW: Tensor
+    table_RD: Tensor | None
+    weight_T: Tensor | None
+    bias_T: Tensor | None
+
+
+def attend_backward(
+    query_HSW: Tensor,
+    table_RD: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+    hop: Hop,
+    features_EF: Tensor,
+    keep_SKH: Tensor,
+    attention_SKH: Tensor,
+    grad_sum_HSW: Tensor,
+    *,
+    train_table: bool,
+    train_time: bool,
+) -> AttendGradients:
+    """The backward kernels of `attend`: by seed, then by table row."""
+    S = query_HSW.shape[1]
+    grad_query_HSW = torch.empty_like(query_HSW)
+    grad_score_SKH = torch.empty_like(attention_SKH)
+    time_width = len(weight_T) if train_time else 0
+    grad_weight_BT = _partial_rows(S, time_width)
+    grad_bias_BT = _partial_rows(S, time_width)
+    attention_kernels.attention_backward(
+        query_HSW.numpy(),
+        table_RD.numpy(),
+        hop.neighbor_SK.numpy(),
+        hop.event_SK.numpy(),
+        hop.delta_SK.numpy(),
+        hop.count_S.numpy(),
+        features_EF.numpy(),
+        weight_T.numpy(),
+        bias_T.numpy(),
+        keep_SKH.numpy(),
+        attention_SKH.numpy(),
+        grad_sum_HSW.numpy(),
+        grad_query_HSW.numpy(),
+        grad_score_SKH.numpy(),
+        grad_weight_BT.numpy(),
+        grad_bias_BT.numpy(),
+    )
+    grad_table_RD: Tensor | None = None
+    if train_table:
+        grad_table_RD = torch.empty_like(table_RD)
+        attention_kernels.attention_backward_table(
+            query_HSW.numpy(),
+            grad_sum_HSW.numpy(),
+            attention_SKH.numpy(),
+            keep_SKH.numpy(),
+            grad_score_SKH.numpy(),
+            hop.neighbor_uses.indptr_R1.numpy(),
+            hop.neighbor_uses.position_M.numpy(),
+            grad_table_RD.numpy(),
+        )
+    return AttendGradients(
+        grad_query_HSW,
+        grad_table_RD,
+        grad_weight_BT.sum(0).to(weight_T.dtype) if time_width else None,
+        grad_bias_BT.sum(0).to(bias_T.dtype) if time_width else None,
+    )
+
+
 class _TemporalAttention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -102,23 +211,10 @@ class _TemporalAttention(torch.autograd.Function):
         features_EF: Tensor,
         keep_SKH: Tensor,
     ) -> Tensor:
-        H, S, _ = query_HSW.shape
-        query_HSW, table_RD = query_HSW.contiguous(), table_RD.contiguous()
-        attention_SKH = query_HSW.new_empty(S, hop.neighbor_SK.shape[1], H)
-        sum_HSW = torch.empty_like(query_HSW)
-        attention_kernels.attention_forward(
-            query_HSW.detach().numpy(),
-            table_RD.detach().numpy(),
-            hop.neighbor_SK.numpy(),
-            hop.event_SK.numpy(),
-            hop.delta_SK.numpy(),
-            hop.count_S.numpy(),
-            features_EF.numpy(),
-            weight_T.detach().numpy(),
-            bias_T.detach().numpy(),
-            keep_SKH.numpy(),
-            attention_SKH.numpy(),
-            sum_HSW.numpy(),
+        query_HSW, table_RD = query_HSW.detach().contiguous(), table_RD.detach().contiguous()
+        weight_T, bias_T = weight_T.detach(), bias_T.detach()
+        sum_HSW, attention_SKH = attend(
+            query_HSW, table_RD, weight_T, bias_T, hop, features_EF, keep_SKH
         )
         ctx.save_for_backward(query_HSW, table_RD, weight_T, bias_T, attention_SKH)
         ctx.hop, ctx.features_EF, ctx.keep_SKH = hop, features_EF, keep_SKH
@@ -127,54 +223,20 @@ class _TemporalAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query_HSW, table_RD, weight_T, bias_T, attention_SKH = ctx.saved_tensors
-        hop: Hop = ctx.hop
-        grad_sum_HSW = grads[0].contiguous()
-        S = query_HSW.shape[1]
-        grad_query_HSW = torch.empty_like(query_HSW)
-        grad_score_SKH = torch.empty_like(attention_SKH)
-        time_width = len(weight_T) if ctx.needs_input_grad[2] else 0
-        grad_weight_BT = _partial_rows(S, time_width)
-        grad_bias_BT = _partial_rows(S, time_width)
-        attention_kernels.attention_backward(
-            query_HSW.numpy(),
-            table_RD.numpy(),
-            hop.neighbor_SK.numpy(),
-            hop.event_SK.numpy(),
-            hop.delta_SK.numpy(),
-            hop.count_S.numpy(),
-            ctx.features_EF.numpy(),
-            weight_T.numpy(),
-            bias_T.numpy(),
-            ctx.keep_SKH.numpy(),
-            attention_SKH.numpy(),
-            grad_sum_HSW.numpy(),
-            grad_query_HSW.numpy(),
-            grad_score_SKH.numpy(),
-            grad_weight_BT.numpy(),
-            grad_bias_BT.numpy(),
+        grad = attend_backward(
+            query_HSW,
+            table_RD,
+            weight_T,
+            bias_T,
+            ctx.hop,
+            ctx.features_EF,
+            ctx.keep_SKH,
+            attention_SKH,
+            grads[0].contiguous(),
+            train_table=ctx.needs_input_grad[1],
+            train_time=ctx.needs_input_grad[2],
         )
-        grad_table_RD: Tensor | None = None
-        if ctx.needs_input_grad[1]:
-            grad_table_RD = torch.empty_like(table_RD)
-            attention_kernels.attention_backward_table(
-                query_HSW.numpy(),
-                grad_sum_HSW.numpy(),
-                attention_SKH.numpy(),
-                ctx.keep_SKH.numpy(),
-                grad_score_SKH.numpy(),
-                hop.neighbor_uses.indptr_R1.numpy(),
-                hop.neighbor_uses.position_M.numpy(),
-                grad_table_RD.numpy(),
-            )
-        return (
-            grad_query_HSW,
-            grad_table_RD,
-            grad_weight_BT.sum(0).to(weight_T.dtype) if time_width else None,
-            grad_bias_BT.sum(0).to(bias_T.dtype) if time_width else None,
-            None,
-            None,
-            None,
-        )
+        return grad.query_HSW, grad.table_RD, grad.weight_T, grad.bias_T, None, None, None
 
 
 def temporal_attention(
@@ -247,7 +309,7 @@ def _time_gradients(
     """Gradients of the time code's parameters from those of the gates; None for a fixed code."""
     if not ctx.needs_input_grad[4]:
         return None, None
-    grad_code_MT = grad_gate_MG @ weight_ih[:, -len(weight_T) :]
+    grad_code_MT = product(grad_gate_MG, weight_ih[:, -len(weight_T) :])
     grad_weight_BT = _partial_rows(grad_code_MT.shape[0], len(weight_T))
     grad_bias_BT = _partial_rows(grad_code_MT.shape[0], len(weight_T))
     memory_kernels.time_gradient(
@@ -286,8 +348,8 @@ class _GruUpdate(torch.autograd.Function):
         merged[: 2 * D, :D] += weight_hh[: 2 * D]
         bias = bias_ih.detach().clone()
         bias[: 2 * D] += bias_hh[: 2 * D]
-        gate_MG = torch.addmm(bias, input_MI, merged.t())
-        hidden_MD = torch.addmm(bias_hh[2 * D :], input_MI[:, :D], weight_hh[2 * D :].t())
+        gate_MG = product(input_MI, merged.t(), bias)
+        hidden_MD = product(input_MI[:, :D], weight_hh[2 * D :].t(), bias_hh[2 * D :])
         out_UD = memory_UD.clone()
         memory_kernels.gru_forward(
             gate_MG.numpy(),
@@ -315,8 +377,8 @@ class _GruUpdate(torch.autograd.Function):
             grad_gate_MG.numpy(),
             grad_hidden_MD.numpy(),
         )
-        grad_ih = grad_gate_MG.t() @ input_MI
-        grad_hh = torch.cat([grad_ih[: 2 * D, :D], grad_hidden_MD.t() @ input_MI[:, :D]])
+        grad_ih = product(grad_gate_MG.t(), input_MI)
+        grad_hh = torch.cat([grad_ih[: 2 * D, :D], product(grad_hidden_MD.t(), input_MI[:, :D])])
         grad_bias_ih = grad_gate_MG.sum(0)
         grad_bias_hh = torch.cat([grad_bias_ih[: 2 * D], grad_hidden_MD.sum(0)])
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_gate_MG, weight_ih, weight_T, bias_T)
@@ -347,7 +409,7 @@ class _RnnUpdate(torch.autograd.Function):
         input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
         merged = weight_ih.detach().clone()
         merged[:, :D] += weight_hh
-        updated_MD = torch.addmm(bias_ih + bias_hh, input_MI, merged.t()).tanh_()
+        updated_MD = product(input_MI, merged.t(), bias_ih + bias_hh).tanh_()
         ctx.save_for_backward(weight_T, bias_T, weight_ih, input_MI, updated_MD)
         ctx.mail = mail
         return memory_UD.index_copy(0, mail.row_M.long(), updated_MD)
@@ -357,7 +419,7 @@ class _RnnUpdate(torch.autograd.Function):
         weight_T, bias_T, weight_ih, input_MI, updated_MD = ctx.saved_tensors
         D = updated_MD.shape[1]
         grad_MD = grads[0].index_select(0, ctx.mail.row_M) * (1 - updated_MD * updated_MD)
-        grad_ih = grad_MD.t() @ input_MI
+        grad_ih = product(grad_MD.t(), input_MI)
         grad_bias = grad_MD.sum(0)
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_MD, weight_ih, weight_T, bias_T)
         return (

@@ -13,9 +13,10 @@ import numba
 import numpy as np
 
 from tidegraph._jit import kernel
-from tidegraph.ops.attention_kernels import BLOCK, copy_row
+from tidegraph.ops.attention_kernels import BLOCK
 from tidegraph.ops.elementary import sigmoid, tanh
-from tidegraph.ops.time_kernels import in_turns, time_code, time_slope
+from tidegraph.ops.row_kernels import copy_row
+from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
 
 @kernel(sums=True)
@@ -27,29 +28,31 @@ def _inputs_block(  # type: ignore[no-untyped-def]
     P = partner_UD.shape[1]
     F = features_EF.shape[1]
     T = weight_T.shape[0]
-    code_T = np.empty(T, input_MI.dtype)
-    weight_X, bias_X = np.empty(T), np.empty(T)
-    in_turns(weight_T, bias_T, weight_X, bias_X)
+    one_T = np.empty(T, input_MI.dtype)
+    turns_3T = np.empty((3, T), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3T)
     for m in range(first, last):
-        out = input_MI[m]
-        copy_row(out[:D], memory_UD[row_M[m]])
-        copy_row(out[D : D + P], partner_UD[row_M[m]])
+        row = row_M[m]
+        copy_row(input_MI[m, :D], memory_UD[row])
+        copy_row(input_MI[m, D : D + P], partner_UD[row])
+        feature_F, code_T = input_MI[m, D + P : D + P + F], input_MI[m, D + P + F :]
         mails = indptr_M1[m + 1] - indptr_M1[m]
         if mails == 1:
             mail = indptr_M1[m]
             if F > 0:
-                copy_row(out[D + P : D + P + F], features_EF[event_L[mail]])
-            time_code(out[D + P + F :], delta_L[mail], weight_X, bias_X, weight_T, bias_T)
+                copy_row(feature_F, features_EF[event_L[mail]])
+            time_code(code_T, delta_L[mail], turns_3T, limits, weight_T, bias_T)
             continue
-        out[D + P :] = 0
+        feature_F[:] = 0
+        code_T[:] = 0
         scale = input_MI.dtype.type(1.0 / mails)
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
-            feature = features_EF[event_L[mail]]
-            time_code(code_T, delta_L[mail], weight_X, bias_X, weight_T, bias_T)
+            event = event_L[mail]
+            time_code(one_T, delta_L[mail], turns_3T, limits, weight_T, bias_T)
             for j in range(F):
-                out[D + P + j] += scale * feature[j]
+                feature_F[j] += scale * features_EF[event, j]
             for j in range(T):
-                out[D + P + F + j] += scale * code_T[j]
+                code_T[j] += scale * one_T[j]
 
 
 @kernel(parallel=True)
@@ -73,18 +76,17 @@ def _time_gradient_block(  # type: ignore[no-untyped-def]
 ):
     T = weight_T.shape[0]
     slope_T = np.empty(T, grad_code_MT.dtype)
-    weight_X, bias_X = np.empty(T), np.empty(T)
-    in_turns(weight_T, bias_T, weight_X, bias_X)
+    turns_3T = np.empty((3, T), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3T)
     grad_weight_T[:] = 0
     grad_bias_T[:] = 0
     for m in range(first, last):
         scale = 1.0 / (indptr_M1[m + 1] - indptr_M1[m])
-        grad = grad_code_MT[m]
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
-            time_slope(slope_T, delta_L[mail], weight_X, bias_X, weight_T, bias_T)
+            time_slope(slope_T, delta_L[mail], turns_3T, limits, weight_T, bias_T)
             d = np.float64(delta_L[mail])
             for j in range(T):
-                step = scale * np.float64(grad[j] * slope_T[j])
+                step = scale * np.float64(grad_code_MT[m, j] * slope_T[j])
                 grad_bias_T[j] += step
                 grad_weight_T[j] += step * d
 
@@ -107,17 +109,13 @@ def time_gradient(  # type: ignore[no-untyped-def]
 def _gru_forward_block(first, last, gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[no-untyped-def]
     D = memory_UD.shape[1]
     for m in range(first, last):
-        r = gate_MG[m, :D]
-        z = gate_MG[m, D : 2 * D]
-        n = gate_MG[m, 2 * D :]
-        hidden = hidden_MD[m]
-        memory = memory_UD[row_M[m]]
-        out = out_UD[row_M[m]]
+        row = row_M[m]
+        r, z, n = gate_MG[m, :D], gate_MG[m, D : 2 * D], gate_MG[m, 2 * D :]
         for j in range(D):
             r[j] = sigmoid(r[j])
             z[j] = sigmoid(z[j])
-            n[j] = tanh(n[j] + r[j] * hidden[j])
-            out[j] = n[j] + z[j] * (memory[j] - n[j])
+            n[j] = tanh(n[j] + r[j] * hidden_MD[m, j])
+            out_UD[row, j] = n[j] + z[j] * (memory_UD[row, j] - n[j])
 
 
 @kernel(parallel=True)
@@ -139,17 +137,17 @@ def _gru_backward_block(  # type: ignore[no-untyped-def]
     D = memory_UD.shape[1]
     one = memory_UD.dtype.type(1)
     for m in range(first, last):
-        grad = grad_UD[row_M[m]]
-        memory = memory_UD[row_M[m]]
+        row = row_M[m]
+        r, z, n = gate_MG[m, :D], gate_MG[m, D : 2 * D], gate_MG[m, 2 * D :]
+        grad_r, grad_z = grad_gate_MG[m, :D], grad_gate_MG[m, D : 2 * D]
+        grad_n = grad_gate_MG[m, 2 * D :]
         for j in range(D):
-            r = gate_MG[m, j]
-            z = gate_MG[m, D + j]
-            n = gate_MG[m, 2 * D + j]
-            step = grad[j] * (one - z) * (one - n * n)
-            grad_gate_MG[m, 2 * D + j] = step
-            grad_hidden_MD[m, j] = step * r
-            grad_gate_MG[m, j] = step * hidden_MD[m, j] * r * (one - r)
-            grad_gate_MG[m, D + j] = grad[j] * (memory[j] - n) * z * (one - z)
+            grad = grad_UD[row, j]
+            step = grad * (one - z[j]) * (one - n[j] * n[j])
+            grad_n[j] = step
+            grad_hidden_MD[m, j] = step * r[j]
+            grad_r[j] = step * hidden_MD[m, j] * r[j] * (one - r[j])
+            grad_z[j] = grad * (memory_UD[row, j] - n[j]) * z[j] * (one - z[j])
 
 
 @kernel(parallel=True)

@@ -1,7 +1,10 @@
-"""The time code inside CPU kernels: cos(w d + b), its slope, and its parameters' gradients.
+"""The time code inside CPU kernels: cos(w d + b) and its slope -sin(w d + b).
 
-Kernels keep the parameters in turns and in float64, padded: a product of two float32 numbers is
-exact there, so fast and plain versions form the same argument.
+Arguments are formed in turns (radians / 2 pi), where reducing them is a subtraction. A float32
+product d w is split into its rounded value and its exact remainder (a fused multiply-add gives it),
+and the weight itself into two float32 halves, so that eight codes at a time keep the accuracy of a
+float64 argument. That holds up to `_MOST_TURNS`; longer differences take a float64 argument, and
+those beyond `LARGEST_DELTA` the C library.
 
 Shape legend: T time-code width, X padded width.
 """
@@ -9,55 +12,104 @@ Shape legend: T time-code width, X padded width.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from tidegraph._jit import kernel
-from tidegraph.ops.elementary import TURNS, cosine_of_turns
+from tidegraph.ops.elementary import TURNS, cosine_of_turns, cosine_of_turns32, fma, nearest
 
 LARGEST_DELTA = 1e9
 """Beyond it (30 years in seconds, 11 days in milliseconds) the C library's cosine is taken: the
 vectorised one counts turns in a float64, whose last bit is then no longer small."""
 
-
-@kernel()
-def in_turns(weight_T, bias_T, weight_X, bias_X):  # type: ignore[no-untyped-def]
-    """Copy the parameters in turns; the padding becomes zero."""
-    T = weight_T.shape[0]
-    weight_X[T:] = 0
-    bias_X[T:] = 0
-    for j in range(T):
-        weight_X[j] = np.float64(weight_T[j]) * TURNS
-        bias_X[j] = np.float64(bias_T[j]) * TURNS
+_MOST_TURNS = 2.0**20  # the remainder of d w is then below 2**-4 turns, known to 2**-28
 
 
 @kernel()
-def time_code(code, delta, weight_X, bias_X, weight_T, bias_T):  # type: ignore[no-untyped-def]
-    """code = cos(weight * delta + bias); elements beyond T hold anything finite."""
-    d = np.float64(delta)
-    if abs(d) > LARGEST_DELTA:
-        code[:] = 0
-        for j in range(weight_T.shape[0]):
-            code[j] = math.cos(d * np.float64(weight_T[j]) + np.float64(bias_T[j]))
-        return
-    _fast_code(code, d, 0.0, weight_X, bias_X)
+def split_turns(weight_T, bias_T, turns_3X):  # type: ignore[no-untyped-def]
+    """Fill `turns_3X` with the weights' upper and lower halves and the biases, all in turns.
+
+    Returns the largest differences for which they may be used, with a bias or a shift and without
+    either: 0 unless the weights are float32, the second also 0 where there is any bias.
+    """
+    turns_3X[:] = 0
+    largest = 0.0
+    for j in range(weight_T.shape[0]):
+        weight = np.float64(weight_T[j]) * TURNS
+        bias = np.float64(bias_T[j]) * TURNS
+        turns_3X[0, j] = weight
+        turns_3X[1, j] = weight - np.float64(turns_3X[0, j])
+        turns_3X[2, j] = bias - np.rint(bias)
+        largest = max(largest, abs(weight))
+    if weight_T.itemsize > 4:
+        return 0.0, 0.0
+    limit = _MOST_TURNS / max(largest, 1e-30)
+    for j in range(bias_T.shape[0]):
+        if bias_T[j] != 0:
+            return limit, 0.0
+    return limit, limit
 
 
 @kernel()
-def time_slope(slope, delta, weight_X, bias_X, weight_T, bias_T):  # type: ignore[no-untyped-def]
-    """slope = -sin(weight * delta + bias), the derivative of the code by its argument."""
-    d = np.float64(delta)
-    if abs(d) > LARGEST_DELTA:
-        slope[:] = 0
-        for j in range(weight_T.shape[0]):
-            slope[j] = -math.sin(d * np.float64(weight_T[j]) + np.float64(bias_T[j]))
-        return
+def time_code(out, delta, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+    """out[j] = cos(weight[j] * delta + bias[j]); from T on, anything finite."""
+    _code(out, delta, 0.0, turns_3X, limits, weight_T, bias_T)
+
+
+@kernel()
+def time_slope(out, delta, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+    """out[j] = -sin(weight[j] * delta + bias[j]), the code's slope by its argument."""
     # -sin(x) = cos(x + a quarter turn).
-    _fast_code(slope, d, 0.25, weight_X, bias_X)
+    _code(out, delta, 0.25, turns_3X, limits, weight_T, bias_T)
+
+
+@kernel()
+def _code(out, delta, shift, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+    d = np.float64(delta)
+    if shift == 0 and abs(d) < limits[1]:
+        _plain_code(out, np.float32(d), turns_3X)
+        return
+    if abs(d) < limits[0]:
+        _split_code(out, np.float32(d), np.float32(shift), turns_3X)
+        return
+    for j in range(weight_T.shape[0], out.shape[0]):
+        out[j] = 0
+    if abs(d) <= LARGEST_DELTA:
+        _wide_code(out, d, shift, weight_T, bias_T)
+        return
+    for j in range(weight_T.shape[0]):
+        argument = d * np.float64(weight_T[j]) + np.float64(bias_T[j])
+        out[j] = math.cos(argument) if shift == 0 else -math.sin(argument)
+
+
+@kernel()  # as below, without bias and shift: a fifth of the work less
+def _plain_code(out, d, turns_3X):  # type: ignore[no-untyped-def]
+    for j in range(out.shape[0]):
+        upper = turns_3X[0, j]
+        whole = d * upper
+        rest: Any = fma(d, turns_3X[1, j], fma(d, upper, -whole))
+        out[j] = cosine_of_turns32((whole - nearest(whole)) + rest)
+
+
+@kernel()  # without flags: the compiler must keep the products and differences as written
+def _split_code(out, d, shift, turns_3X):  # type: ignore[no-untyped-def]
+    for j in range(out.shape[0]):
+        upper = turns_3X[0, j]
+        whole = d * upper
+        rest: Any = fma(d, turns_3X[1, j], fma(d, upper, -whole))
+        a = whole - nearest(whole)
+        b = turns_3X[2, j] + shift
+        total = a + b
+        # What rounding took from the sum (Knuth's two-sum) joins the remainder.
+        part = total - a
+        rest += (a - (total - part)) + (b - part)
+        out[j] = cosine_of_turns32((total - nearest(total)) + rest)
 
 
 @kernel(contract=True)
-def _fast_code(code, delta, shift, weight_X, bias_X):  # type: ignore[no-untyped-def]
-    like = code.dtype.type(0)
-    for j in range(code.shape[0]):
-        code[j] = cosine_of_turns(delta * weight_X[j] + (bias_X[j] + shift), like)
+def _wide_code(out, delta, shift, weight_T, bias_T):  # type: ignore[no-untyped-def]
+    like = out.dtype.type(0)
+    for j in range(weight_T.shape[0]):
+        turns = delta * (np.float64(weight_T[j]) * TURNS) + (np.float64(bias_T[j]) * TURNS + shift)
+        out[j] = cosine_of_turns(turns, like)

@@ -37,10 +37,10 @@ class Adam:
         self.parameters = {name: p for name, p in named_parameters if p.requires_grad}
         self.first = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.second = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        self.steps = {
-            name: torch.zeros((), dtype=torch.float32, device=p.device)
-            for name, p in self.parameters.items()
-        }
+        # One vector, of which each parameter's count is a view: all advance in one addition.
+        device = next((p.device for p in self.parameters.values()), torch.device("cpu"))
+        self._steps = torch.zeros(len(self.parameters), device=device)
+        self.steps = dict(zip(self.parameters, self._steps.unbind(), strict=True))
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -53,7 +53,10 @@ class Adam:
         gradients = {n: p.grad for n, p in self.parameters.items() if p.grad is not None}
         names = list(gradients)
         steps = [self.steps[name] for name in names]
-        torch._foreach_add_(steps, 1)
+        if len(names) == len(self.parameters):
+            self._steps += 1
+        else:
+            torch._foreach_add_(steps, 1)
         torch._fused_adam_(
             [self.parameters[name] for name in names],
             list(gradients.values()),

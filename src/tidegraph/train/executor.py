@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils import clip_grad_norm_
 
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.models.base import TemporalModel
+from tidegraph.ops import link_loss
 from tidegraph.state import NodeState
 from tidegraph.train.adam import Adam
 from tidegraph.train.stages import StageTimes
@@ -103,10 +102,3 @@ class EagerExecutor:
     def _to_device(self, batch: PreparedBatch) -> PreparedBatch:
         device = self.state.device
         return batch if device.type == "cpu" else batch.to(device)
-
-
-def link_loss(logit_BC: Tensor) -> Tensor:
-    """Binary cross-entropy of logits: column 0 holds the true targets, the rest negatives."""
-    label_BC = torch.zeros_like(logit_BC)
-    label_BC[:, 0] = 1.0
-    return binary_cross_entropy_with_logits(logit_BC, label_BC)

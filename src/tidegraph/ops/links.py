@@ -1,0 +1,221 @@
+"""Scoring pairs and the training loss: the end of a step, without temporaries.
+
+A pair's score is o . relu(A z_u + B z_v + c); its hidden layer exists one element at a time.
+
+Shape legend: B events, C negatives per event, R = B (2 + C) roots, S seeds, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from tidegraph._jit import kernel
+from tidegraph.batches.prepared import Uses
+from tidegraph.ops import attention_kernels, functions
+from tidegraph.ops.products import product
+
+_BLOCK = 16  # events per block
+
+
+@kernel(sums=True)
+def _score_block(first, last, source_BD, target_XD, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
+    B, D = source_BD.shape
+    C = logit_BX.shape[1] - 1
+    zero = output_D.dtype.type(0)
+    for b in range(first, last):
+        for c in range(C + 1):
+            x = b if c == 0 else B + b * C + c - 1
+            total = bias
+            for j in range(D):
+                total += output_D[j] * max(source_BD[b, j] + target_XD[x, j], zero)
+            logit_BX[b, c] = total
+
+
+@kernel(parallel=True)
+def score(source_BD, target_XD, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
+    """logit[b, c] = output . relu(source[b] + target[row of candidate c]) + bias.
+
+    Rows of `target`: the B true targets, then the negatives, event by event.
+    """
+    B = source_BD.shape[0]
+    blocks = (B + _BLOCK - 1) // _BLOCK
+    for block in numba.prange(blocks):
+        first = block * _BLOCK
+        _score_block(first, min(B, first + _BLOCK), source_BD, target_XD, output_D, bias, logit_BX)
+
+
+@kernel(contract=True)
+def _score_backward_block(  # type: ignore[no-untyped-def]
+    first, last, source_BD, target_XD, output_D, grad_BX, grad_source_BD, grad_target_XD,
+    grad_output_D,
+):  # fmt: skip
+    B, D = source_BD.shape
+    C = grad_BX.shape[1] - 1
+    zero = output_D.dtype.type(0)
+    for j in range(D):
+        grad_output_D[j] = 0
+    for b in range(first, last):
+        for j in range(D):
+            grad_source_BD[b, j] = 0
+        for c in range(C + 1):
+            x = b if c == 0 else B + b * C + c - 1
+            grad = grad_BX[b, c]
+            for j in range(D):
+                hidden = source_BD[b, j] + target_XD[x, j]
+                step = grad * output_D[j] if hidden > zero else zero
+                grad_target_XD[x, j] = step
+                grad_source_BD[b, j] += step
+                grad_output_D[j] += grad * max(hidden, zero)
+
+
+@kernel(parallel=True)
+def score_backward(  # type: ignore[no-untyped-def]
+    source_BD, target_XD, output_D, grad_BX, grad_source_BD, grad_target_XD, grad_output_GD
+):
+    """Gradients of both rows of each pair, and of `output`, one row a block."""
+    B = source_BD.shape[0]
+    blocks = (B + _BLOCK - 1) // _BLOCK
+    for block in numba.prange(blocks):
+        first = block * _BLOCK
+        _score_backward_block(
+            first, min(B, first + _BLOCK), source_BD, target_XD, output_D, grad_BX,
+            grad_source_BD, grad_target_XD, grad_output_GD[block],
+        )  # fmt: skip
+
+
+class _LinkScores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        seed_SD: Tensor,
+        source: Tensor,
+        source_bias: Tensor,
+        target: Tensor,
+        output: Tensor,
+        output_bias: Tensor,
+        root_R: Tensor,
+        uses: Uses,
+        events: int,
+    ) -> Tensor:
+        seed_SD, B = seed_SD.detach().contiguous(), events
+        row_RD = seed_SD.new_empty(len(root_R), seed_SD.shape[1])
+        attention_kernels.gather_into(seed_SD.numpy(), root_R.numpy(), row_RD.numpy())
+        source_BD = product(row_RD[:B], source.detach().t(), source_bias.detach())
+        target_XD = product(row_RD[B:], target.detach().t())
+        output_D = output.detach().view(-1)
+        logit_BX = seed_SD.new_empty(B, len(target_XD) // max(B, 1))
+        bias = output_D.numpy().dtype.type(float(output_bias.detach()))
+        score(source_BD.numpy(), target_XD.numpy(), output_D.numpy(), bias, logit_BX.numpy())
+        ctx.save_for_backward(source, target, output, row_RD, source_BD, target_XD)
+        ctx.uses, ctx.seeds = uses, len(seed_SD)
+        return logit_BX
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        source, target, output, row_RD, source_BD, target_XD = ctx.saved_tensors
+        grad_BX, B = grads[0].contiguous(), len(source_BD)
+        grad_source_BD, grad_target_XD = torch.empty_like(source_BD), torch.empty_like(target_XD)
+        grad_output_GD = output.new_empty(-(-B // _BLOCK), output.shape[1])
+        score_backward(
+            source_BD.numpy(), target_XD.numpy(), output.view(-1).numpy(), grad_BX.numpy(),
+            grad_source_BD.numpy(), grad_target_XD.numpy(), grad_output_GD.numpy(),
+        )  # fmt: skip
+        grad_row_RD = torch.empty_like(row_RD)
+        product(grad_source_BD, source, out=grad_row_RD[:B])
+        product(grad_target_XD, target, out=grad_row_RD[B:])
+        grad_seed_SD = row_RD.new_empty(ctx.seeds, row_RD.shape[1])
+        attention_kernels.gather_sum(
+            grad_row_RD.numpy(),
+            ctx.uses.indptr_R1.numpy(),
+            ctx.uses.position_M.numpy(),
+            False,
+            grad_seed_SD.numpy(),
+        )
+        return (
+            grad_seed_SD, product(grad_source_BD.t(), row_RD[:B]), grad_source_BD.sum(0),
+            product(grad_target_XD.t(), row_RD[B:]), grad_output_GD.sum(0, keepdim=True),
+            grad_BX.sum().view(1), None, None, None,
+        )  # fmt: skip
+
+
+def link_scores(
+    seed_SD: Tensor,
+    source: Tensor,
+    source_bias: Tensor,
+    target: Tensor,
+    output: Tensor,
+    output_bias: Tensor,
+    root_R: Tensor,
+    uses: Uses,
+    events: int,
+) -> Tensor:
+    """Logits of each event's source with its true target and its negatives.
+
+    Args:
+        seed_SD: [S, D] embeddings of the seeds.
+        source, source_bias: A [D, D] and c [D].
+        target: B [D, D].
+        output, output_bias: o [1, D] and its bias [1].
+        root_R: int32 [R], the seed of each root: sources, true targets, negatives event by event.
+        uses: the transpose of `root_R`.
+        events: B.
+
+    Returns:
+        [B, 1 + C], the true target first.
+    """
+    arguments = seed_SD, source, source_bias, target, output, output_bias, root_R, uses, events
+    if not functions._fast(seed_SD):
+        return composed_scores(*arguments)
+    logit_BX: Tensor = _LinkScores.apply(*arguments)  # type: ignore[no-untyped-call]
+    return logit_BX
+
+
+def composed_scores(
+    seed_SD: Tensor,
+    source: Tensor,
+    source_bias: Tensor,
+    target: Tensor,
+    output: Tensor,
+    output_bias: Tensor,
+    root_R: Tensor,
+    uses: Uses,
+    events: int,
+) -> Tensor:
+    """`link_scores` from single operators, differentiated by autograd."""
+    B = events
+    row_RD = functions.gather_rows(seed_SD, root_R, uses)
+    source_BD = product(row_RD[:B], source.t(), source_bias)
+    target_XD = product(row_RD[B:], target.t())
+    target_BXD = torch.cat(
+        [target_XD[:B].unsqueeze(1), target_XD[B:].view(B, -1, target_XD.shape[1])], dim=1
+    )
+    return torch.relu(source_BD.unsqueeze(1) + target_BXD) @ output[0] + output_bias
+
+
+class _LinkLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logit_BX: Tensor) -> Tensor:
+        ctx.save_for_backward(logit_BX)
+        return (softplus(logit_BX).sum() - logit_BX[:, 0].sum()) / logit_BX.numel()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (logit_BX,) = ctx.saved_tensors
+        grad_BX = torch.sigmoid(logit_BX)
+        grad_BX[:, 0] -= 1.0
+        return (grad_BX.mul_(grads[0] / logit_BX.numel()),)
+
+
+def link_loss(logit_BX: Tensor) -> Tensor:
+    """Mean binary cross-entropy of logits [B, 1 + C]: column 0 true, the others negatives.
+
+    >>> float(link_loss(torch.zeros(2, 2)))  # log 2
+    0.6931471824645996
+    """
+    loss: Tensor = _LinkLoss.apply(logit_BX)  # type: ignore[no-untyped-call]
+    return loss

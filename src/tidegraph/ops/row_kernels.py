@@ -1,0 +1,114 @@
+"""Products of a few rows by a few rows, for kernels that keep both in scratch buffers.
+
+They index whole matrices instead of taking slices (a slice counts references, atomically, and its
+call costs more than the product), and take two rows and two heads at a time, so that each loaded
+vector serves two multiply-adds. Buffers are padded to a multiple of the vector width: the
+compiler's leftover loops, one element at a time, cost more than the padding.
+
+Shape legend: H heads, K slots, X padded width.
+"""
+
+from __future__ import annotations
+
+from tidegraph._jit import kernel
+
+_VECTOR = 32  # elements: four vectors of eight float32, what the compiler unrolls to
+
+
+@kernel(inline=True)
+def padded(width):  # type: ignore[no-untyped-def]
+    """`width` rounded up to whole vectors."""
+    return (width + _VECTOR - 1) // _VECTOR * _VECTOR
+
+
+@kernel(inline=True)
+def copy_row(out, row):  # type: ignore[no-untyped-def]
+    """out = row, as a loop: a slice assignment compiles to ten times the code."""
+    for j in range(row.shape[0]):
+        out[j] = row[j]
+
+
+@kernel(sums=True)
+def _dots_2_2(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
+    zero = query_HX.dtype.type(0)
+    a, b, c, d = zero, zero, zero, zero
+    for j in range(query_HX.shape[1]):
+        p, q = query_HX[h, j], query_HX[h + 1, j]
+        x, y = row_KX[i, j], row_KX[i + 1, j]
+        a += p * x
+        b += p * y
+        c += q * x
+        d += q * y
+    return a, b, c, d
+
+
+@kernel(sums=True)
+def _dots_2_1(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
+    zero = query_HX.dtype.type(0)
+    a, b = zero, zero
+    for j in range(query_HX.shape[1]):
+        x = row_KX[i, j]
+        a += query_HX[h, j] * x
+        b += query_HX[h + 1, j] * x
+    return a, b
+
+
+@kernel(sums=True)
+def _dots_1_1(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
+    total = query_HX.dtype.type(0)
+    for j in range(query_HX.shape[1]):
+        total += query_HX[h, j] * row_KX[i, j]
+    return total
+
+
+@kernel()
+def dots(query_HX, row_KX, count, out_HK):  # type: ignore[no-untyped-def]
+    """out[h, i] = query[h] . row[i] for the first `count` rows."""
+    H = query_HX.shape[0]
+    even = count // 2 * 2
+    for h in range(0, H // 2 * 2, 2):
+        for i in range(0, even, 2):
+            (out_HK[h, i], out_HK[h, i + 1], out_HK[h + 1, i], out_HK[h + 1, i + 1]) = _dots_2_2(
+                query_HX, h, row_KX, i
+            )
+        if even < count:
+            out_HK[h, even], out_HK[h + 1, even] = _dots_2_1(query_HX, h, row_KX, even)
+    if H % 2:
+        for i in range(count):
+            out_HK[H - 1, i] = _dots_1_1(query_HX, H - 1, row_KX, i)
+
+
+@kernel(contract=True)
+def _add_2_2(out_HX, h, weight_HK, row_KX, i):  # type: ignore[no-untyped-def]
+    a, b = weight_HK[h, i], weight_HK[h, i + 1]
+    c, d = weight_HK[h + 1, i], weight_HK[h + 1, i + 1]
+    for j in range(out_HX.shape[1]):
+        x, y = row_KX[i, j], row_KX[i + 1, j]
+        out_HX[h, j] += a * x + b * y
+        out_HX[h + 1, j] += c * x + d * y
+
+
+@kernel(contract=True)
+def _add_1_1(out_HX, h, weight_HK, row_KX, i):  # type: ignore[no-untyped-def]
+    a = weight_HK[h, i]
+    for j in range(out_HX.shape[1]):
+        out_HX[h, j] += a * row_KX[i, j]
+
+
+@kernel()
+def weighted_sums(weight_HK, row_KX, count, out_HX):  # type: ignore[no-untyped-def]
+    """out[h] = sum of weight[h, i] * row[i] over the first `count` rows."""
+    H, X = out_HX.shape
+    even = count // 2 * 2
+    for h in range(H):
+        for j in range(X):
+            out_HX[h, j] = 0
+    for h in range(0, H // 2 * 2, 2):
+        for i in range(0, even, 2):
+            _add_2_2(out_HX, h, weight_HK, row_KX, i)
+        if even < count:
+            _add_1_1(out_HX, h, weight_HK, row_KX, even)
+            _add_1_1(out_HX, h + 1, weight_HK, row_KX, even)
+    if H % 2:
+        for i in range(count):
+            _add_1_1(out_HX, H - 1, weight_HK, row_KX, i)
