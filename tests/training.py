@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
     "epochs": 3, "batch_size": 20, "learning_rate": 0.01, "evaluation_batch_size": 12,
     "candidates": 5, "patience": 0,
 }  # fmt: skip
-TIMINGS = ("events_per_second", "seconds", "stages", "evaluation_seconds")
+TIMINGS = ("events_per_second", "seconds", "stages", "evaluation_seconds", "traffic")
 BATCHES = 3 * (4 + 2)  # of SETTINGS on `chatter()`: training and validation, all epochs
 
 

@@ -62,6 +62,8 @@ class Preparer:
         dedup: compute each distinct (node, time) once. Off only to test that it changes nothing.
         compact: gather the event features that the batch uses (for another device), instead of
             passing the whole store.
+        gather: with `compact`, copy the named rows now. Off, the batch is deferred: whoever moves
+            it to a device fetches them.
     """
 
     events: Events
@@ -73,6 +75,7 @@ class Preparer:
     seed: int = 0
     dedup: bool = True
     compact: bool = False
+    gather: bool = True
 
     def __post_init__(self) -> None:
         if self.history.memory and self.index.directed:
@@ -197,7 +200,7 @@ class Preparer:
         mail = self._mail(node_U, request) if self.history.memory else None
         if mail is not None:
             event_parts.append(mail.event)
-        features, event_rows = self._event_features(event_parts)
+        features, event_rows, event_E = self._event_features(event_parts)
         return PreparedBatch(
             number=request.number,
             version=request.version,
@@ -211,7 +214,8 @@ class Preparer:
             mail=None if mail is None else mail.build(event_rows[-1]),
             writes=self._writes(row_X[:B], row_X[B : 2 * B], node_U) if request.writes else None,
             features=features,
-            node_features=self.node_features.rows(node_U) if self.node_features.width else None,
+            node_features=self._node_features(node_U),
+            event_E=event_E,
         )
 
     def _unique(self, seeds: _Seeds) -> tuple[_Seeds, np.ndarray]:
@@ -279,19 +283,28 @@ class Preparer:
             partner_row_P=torch.from_numpy(partner_row_P[:P]),
         )
 
-    def _event_features(self, parts: list[np.ndarray]) -> tuple[Tensor, list[np.ndarray]]:
-        """The feature table and, part by part, the rows in it (padding: row 0)."""
+    def _node_features(self, node_U: np.ndarray) -> Tensor | None:
+        if not self.node_features.width:
+            return None
+        deferred = self.compact and not self.gather
+        return self.node_features.rows(node_U[:0] if deferred else node_U)
+
+    def _event_features(
+        self, parts: list[np.ndarray]
+    ) -> tuple[Tensor, list[np.ndarray], Tensor | None]:
+        """The feature table, part by part the rows in it (padding: row 0), and whose they are."""
         if not self.compact or not self.features.width:
             rows = [part.astype(np.int32, copy=False) for part in parts]
-            return self.features.table, [np.maximum(part, 0) for part in rows]
-        event_X = np.concatenate([part.reshape(-1) for part in parts]).astype(np.int32)
+            return self.features.table, [np.maximum(part, 0) for part in rows], None
+        event_X = np.concatenate([_NONE, *(part.reshape(-1) for part in parts)]).astype(np.int32)
         first_E, row_X = _unique(event_X, _NONE, _NONE)
         # Padding refers to row 0, which must exist even where no event is used.
         event_E = event_X[first_E] if len(first_E) else np.zeros(1, np.int32)
-        table = self.features.rows(event_E)
-        splits = np.cumsum([part.size for part in parts])[:-1]
+        table = self.features.rows(event_E if self.gather else event_E[:0])
+        splits = np.cumsum([part.size for part in parts])
         pieces = np.split(np.maximum(row_X, 0), splits)
-        return table, [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+        rows = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=False)]
+        return table, rows, torch.from_numpy(event_E)
 
 
 _NONE = np.empty(0, np.int64)

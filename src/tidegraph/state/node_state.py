@@ -81,14 +81,22 @@ class NodeState:
         Raises:
             VersionError: the state is at another version than the batch needs.
         """
+        self.check_version(batch)
+        return self.memory_ND.index_select(0, batch.node_U), self.mail_ND.index_select(
+            0, batch.node_U
+        )
+
+    def check_version(self, batch: PreparedBatch) -> None:
+        """Refuse a batch that needs another version.
+
+        Raises:
+            VersionError: says which.
+        """
         if batch.version != self.version:
             raise VersionError(
                 f"batch {batch.number} needs state version {batch.version}, the state is at "
                 f"version {self.version}: batches must be executed in order, once each"
             )
-        return self.memory_ND.index_select(0, batch.node_U), self.mail_ND.index_select(
-            0, batch.node_U
-        )
 
     def write(self, batch: PreparedBatch, updated_UD: Tensor | None) -> None:
         """Persist the endpoints' updated memories and their new mail; publishes the next version.

@@ -168,7 +168,7 @@ def evaluate(
     started = time.perf_counter()
     batches = stream.phase(phase)
     times = StageTimes()
-    executor = EagerExecutor(model, state, times=times)
+    executor = EagerExecutor(model, state, times=times, transfer=stream.transfer)
     everything, inductive = _Collector(), _Collector()
     events = int(sum(len(stream.plan.events(number)) for number in batches.batches))
     listener.started(phase, None, events)
@@ -205,7 +205,7 @@ def evaluate(
 
 def advance(model: TemporalModel, state: NodeState, stream: Stream, phase: str) -> None:
     """Move `state` past a phase of the stream without scoring."""
-    executor = EagerExecutor(model.eval(), state)
+    executor = EagerExecutor(model.eval(), state, transfer=stream.transfer)
     for number in stream.phase(phase).batches:
         nothing = np.empty((len(stream.plan.events(number)), 0), np.int32)
         executor.advance(stream.preparer.prepare(number, nothing))

@@ -11,11 +11,13 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from tidegraph.batches.prepared import PreparedBatch
+from tidegraph.errors import TidegraphError
 from tidegraph.models.base import TemporalModel
 from tidegraph.ops import link_loss
-from tidegraph.state import NodeState
+from tidegraph.state import HostState, NodeState
 from tidegraph.train.adam import Adam
 from tidegraph.train.stages import StageTimes
+from tidegraph.train.transfer import Transfer
 
 
 class EagerExecutor:
@@ -23,10 +25,11 @@ class EagerExecutor:
 
     Args:
         model: on its device.
-        state: node state, on the same device.
+        state: node state, on the same device or on the host (`HostState`).
         optimizer: needed for `train` only.
         clip: largest gradient norm, None for no clipping.
         times: where stage times are added up.
+        transfer: fetches the features of deferred batches.
     """
 
     def __init__(
@@ -36,9 +39,11 @@ class EagerExecutor:
         optimizer: Adam | None = None,
         clip: float | None = None,
         times: StageTimes | None = None,
+        transfer: Transfer | None = None,
     ) -> None:
         self.model, self.state, self.optimizer, self.clip = model, state, optimizer, clip
         self.times = times or StageTimes()
+        self.transfer = transfer
 
     def train(self, batch: PreparedBatch) -> float:
         """One training step; returns the batch's mean loss over positives and negatives."""
@@ -46,8 +51,7 @@ class EagerExecutor:
         times = self.times
         self._seed(batch)
         with times("forward"):
-            batch = self._to_device(batch)
-            memory_UD, mail_UD = self.state.read(batch)
+            batch, memory_UD, mail_UD = self._load(batch)
             logit_BC, encoded = self.model(batch, memory_UD, mail_UD)
             loss = link_loss(logit_BC)
         with times("backward"):
@@ -64,8 +68,7 @@ class EagerExecutor:
     def score(self, batch: PreparedBatch, *, write: bool = True) -> np.ndarray:
         """Logits [B, 1 + C] without gradients; `write=False` leaves the state as it is."""
         with torch.inference_mode(), self.times("score"):
-            batch = self._to_device(batch)
-            memory_UD, mail_UD = self.state.read(batch)
+            batch, memory_UD, mail_UD = self._load(batch)
             logit_BC, encoded = self.model(batch, memory_UD, mail_UD)
             if write:
                 self.state.write(batch, encoded.memory_UD)
@@ -75,8 +78,7 @@ class EagerExecutor:
     def embed(self, batch: PreparedBatch) -> np.ndarray:
         """Embeddings of the batch's roots [B * (2 + C), D], without gradients or writing."""
         with torch.inference_mode():
-            batch = self._to_device(batch)
-            memory_UD, mail_UD = self.state.read(batch)
+            batch, memory_UD, mail_UD = self._load(batch)
             encoded = self.model.encode(batch, memory_UD, mail_UD)
             rows: np.ndarray = encoded.seed_SD[batch.root_R.long()].float().cpu().numpy()
             return rows
@@ -84,8 +86,7 @@ class EagerExecutor:
     def advance(self, batch: PreparedBatch) -> None:
         """Move the state past the batch without scoring."""
         with torch.inference_mode(), self.times("advance"):
-            batch = self._to_device(batch)
-            memory_UD, mail_UD = self.state.read(batch)
+            batch, memory_UD, mail_UD = self._load(batch)
             self.state.write(batch, self.model.encode(batch, memory_UD, mail_UD).memory_UD)
 
     def _seed(self, batch: PreparedBatch) -> None:
@@ -99,6 +100,25 @@ class EagerExecutor:
         if device.type == "cuda":
             torch.cuda.default_generators[device.index or 0].manual_seed(batch.key >> 1)
 
-    def _to_device(self, batch: PreparedBatch) -> PreparedBatch:
+    def announce(self, batch: PreparedBatch) -> None:
+        """This batch will be executed, after all that were announced before it."""
+        if self.transfer is not None:
+            self.transfer.announce(batch)
+        if isinstance(self.state, HostState):
+            self.state.cache.announce(batch.node_U)
+
+    def _load(self, batch: PreparedBatch) -> tuple[PreparedBatch, Tensor, Tensor]:
+        """The batch and the vectors of its nodes [U, D], on the device."""
         device = self.state.device
-        return batch if device.type == "cpu" else batch.to(device)
+        if self.transfer is not None:
+            moved = self.transfer.move(batch)
+        elif batch.deferred:
+            raise TidegraphError(
+                f"batch {batch.number} was prepared without its features: give the executor the "
+                "Transfer that fetches them, or prepare with gather=True"
+            )
+        else:
+            moved = batch if device.type == "cpu" else batch.to(device)
+        # A state on the host is read by the nodes' numbers there.
+        on_host = isinstance(self.state, HostState)
+        return moved, *self.state.read(batch if on_host else moved)

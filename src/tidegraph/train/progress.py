@@ -21,6 +21,8 @@ class EpochRecord:
         inductive: figures over events with an unseen node, or empty.
         events_per_second, seconds, stages: what it took (since the last resume).
         evaluation_seconds: of validation.
+        traffic: rows and bytes between host and device while training, summed over the cached
+            tables (since the last resume); empty without a cache.
     """
 
     epoch: int
@@ -32,6 +34,7 @@ class EpochRecord:
     seconds: float
     stages: dict[str, float]
     evaluation_seconds: float
+    traffic: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -41,6 +44,7 @@ class EpochRecord:
         rate: float,
         seconds: float,
         stages: dict[str, float],
+        traffic: dict[str, int],
     ) -> EpochRecord:
         """The record of the epoch the cursor is in."""
         return cls(
@@ -53,6 +57,7 @@ class EpochRecord:
             seconds=seconds,
             stages=stages,
             evaluation_seconds=evaluation.seconds,
+            traffic=traffic,
         )
 
     @classmethod

@@ -39,6 +39,7 @@ from tidegraph.train.evaluate import (
     ranking_negatives,
 )
 from tidegraph.train.executor import EagerExecutor
+from tidegraph.train.placement import cache_settings, place_state, with_caches
 from tidegraph.train.predictions import Embeddings, EventPredictions, PairPredictions, sigmoid
 from tidegraph.train.progress import EpochRecord
 from tidegraph.train.run_files import RunFiles
@@ -137,7 +138,7 @@ class Run:
         source_B = self._internal(source, "source")
         target_B = self._internal(target, "target")
         time_B = self._query_times(time, len(source_B))
-        executor = EagerExecutor(self.model, self.state)
+        executor = EagerExecutor(self.model, self.state, transfer=self.stream.transfer)
         scores = []
         for first in range(0, len(source_B), 4096):
             block = slice(first, first + 4096)
@@ -164,7 +165,7 @@ class Run:
         if nodes is not None:
             node_B = ids.to_internal(np.asarray(nodes), side=side).astype(np.int32)
         time_B = self._query_times(time, len(node_B))
-        executor = EagerExecutor(self.model, self.state)
+        executor = EagerExecutor(self.model, self.state, transfer=self.stream.transfer)
         rows = [np.empty((0, self.model.embedding_width), np.float32)]
         for first in range(0, len(node_B), 4096):
             node = node_B[first : first + 4096]
@@ -276,7 +277,7 @@ class Run:
         embeddings: bool,
         listener: Listener,
     ) -> EventPredictions:
-        executor = EagerExecutor(self.model.eval(), state)
+        executor = EagerExecutor(self.model.eval(), state, transfer=stream.transfer)
         ranking = ranking_negatives(stream.events, self.settings) if candidates else None
         phase = stream.phase(name)
         start = stream.parts[-1].start
@@ -381,7 +382,9 @@ def load_run(
         seed=settings.seed,
         compact=settings.device != "cpu",
     )
-    state = state_from(checkpoint).to(settings.device)
+    caches = cache_settings(settings, stream, model.memory_width)
+    stream = with_caches(stream, caches, settings.device)
+    state = place_state(state_from(checkpoint), settings, caches)
     return Run(
         model.to(settings.device).eval(),
         settings,

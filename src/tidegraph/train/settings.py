@@ -43,6 +43,20 @@ class TrainSettings(BaseModel):
     )
     seed: int = Field(0, ge=0, lt=2**63, description="all randomness derives from it")
     device: str = Field("cpu", description="where the model runs: cpu, cuda, cuda:1")
+    state: Literal["device", "host"] = Field(
+        "device", description="where memory and mail live; host: where they do not fit on a GPU"
+    )
+    cache: Literal["next-use", "lru", "frequency", "none"] | None = Field(
+        None,
+        description="rows of features and state kept on the device; default: next-use on a GPU, "
+        "none on a CPU",
+    )
+    cache_budget: float = Field(
+        0.1, ge=0, allow_inf_nan=False, description="up to 1: share of the rows; above: bytes"
+    )
+    cache_window: int = Field(
+        64, ge=0, le=100_000, description="batches prepared ahead for cache next-use"
+    )
     checkpoint_seconds: float = Field(
         60.0, ge=0, description="seconds between checkpoints within an epoch"
     )

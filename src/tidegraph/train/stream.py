@@ -15,6 +15,7 @@ from tidegraph.batches.prepare import History, Preparer
 from tidegraph.events.core import EventRange, Events
 from tidegraph.features.store import FeatureStore
 from tidegraph.history import TemporalIndex
+from tidegraph.train.transfer import Transfer
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Stream:
             events.
         plan: batches of the parts.
         preparer: prepares the plan's batches for one model.
+        transfer: moves them to the device, where the preparer leaves that open.
     """
 
     events: Events
@@ -55,6 +57,7 @@ class Stream:
     index: TemporalIndex
     plan: BatchPlan
     preparer: Preparer
+    transfer: Transfer | None = None
 
     @classmethod
     def open(

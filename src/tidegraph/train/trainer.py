@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ import numpy as np
 import torch
 
 from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
+from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import CheckpointError, NoLegalNegativeError, SettingError
 from tidegraph.events.core import EventRange
+from tidegraph.features import Traffic
 from tidegraph.models.base import TemporalModel
-from tidegraph.state import NodeState
+from tidegraph.state import HostState, NodeState
 from tidegraph.train.adam import Adam
 from tidegraph.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tidegraph.train.contents import (
@@ -36,12 +39,19 @@ from tidegraph.train.contents import (
 )
 from tidegraph.train.evaluate import Evaluation, evaluate, evaluation_plan, ranking_negatives
 from tidegraph.train.executor import EagerExecutor
+from tidegraph.train.placement import (
+    cache_settings,
+    choose_frequent,
+    place_state,
+    with_caches,
+)
 from tidegraph.train.progress import Cursor, EpochRecord
 from tidegraph.train.run import Run
 from tidegraph.train.run_files import RunFiles
 from tidegraph.train.settings import TrainSettings, check_device
 from tidegraph.train.stages import Listener, StageTimes
 from tidegraph.train.stream import Stream, part_of
+from tidegraph.train.transfer import look_ahead
 
 
 class Trainer:
@@ -136,9 +146,9 @@ class _Session:
             seed=settings.seed,
             compact=torch.device(settings.device).type != "cpu",
         )
-        self.state = NodeState(self.events.schema.num_nodes, self.model.memory_width).to(
-            settings.device
-        )
+        self.caches = cache_settings(settings, self.stream, self.model.memory_width)
+        self.stream = with_caches(self.stream, self.caches, settings.device)
+        self.state = self._place(NodeState(self.events.schema.num_nodes, self.model.memory_width))
         self.optimizer = Adam(
             self.model.named_parameters(), settings.learning_rate, settings.weight_decay
         )
@@ -154,6 +164,25 @@ class _Session:
         self.plan = evaluation_plan(settings, self.stream, candidates=ranking)
         self.cursor = Cursor()
         self.best: Checkpoint | None = None
+        self.uses_counted = False
+
+    def _place(self, state: NodeState) -> NodeState:
+        return place_state(state, self.settings, self.caches)
+
+    def _count_uses(self) -> None:
+        """How often this epoch uses each row, by preparing it once more than it is executed.
+
+        Once is enough: the other epochs differ in their negatives only.
+        """
+        self.uses_counted = True
+        schema = self.events.schema
+        event_count_E = np.zeros(len(self.events), np.int32)
+        node_count_N = np.zeros(schema.num_nodes, np.int32)
+        for batch in self._prepared(self.stream.phase("train").batches, StageTimes()):
+            node_count_N[batch.node_U.numpy()] += 1
+            if batch.event_E is not None:
+                event_count_E[batch.event_E.numpy()] += 1
+        choose_frequent(self.stream, self.state, event_count_E, node_count_N)
 
     # -- life cycle
 
@@ -177,43 +206,66 @@ class _Session:
         if self.cursor.batch == 0:
             self.state.reset()
         times = StageTimes()
-        started = time.perf_counter()
+        frequent = self.caches is not None and self.caches.policy == "frequency"
+        if frequent and not self.uses_counted:
+            self._count_uses()
+        started, before = time.perf_counter(), self._traffic()
         trained = self._train_batches(times)
         seconds = time.perf_counter() - started
+        traffic = {} if self.caches is None else asdict(self._traffic() - before)
         evaluation = evaluate(
             self.model, self.state, self.stream, "val", self.plan, listener=self.listener
         )
-        self._end_epoch(evaluation, trained / max(seconds, 1e-9), seconds, times)
+        self._end_epoch(evaluation, trained / max(seconds, 1e-9), seconds, times, traffic)
 
     def _train_batches(self, times: StageTimes) -> int:
         """Execute what is left of the epoch's batches; returns how many events that was."""
         cursor, phase = self.cursor, self.stream.phase("train")
-        executor = EagerExecutor(self.model, self.state, self.optimizer, self.settings.clip, times)
+        executor = EagerExecutor(
+            self.model, self.state, self.optimizer, self.settings.clip, times, self.stream.transfer
+        )
         border_B1 = self.stream.plan.border_B1
         left = int(border_B1[phase.last] - border_B1[phase.first + cursor.batch])
         self.listener.started("train", cursor.epoch, left)
         self.model.train()
         saved = time.perf_counter()
-        for number in phase.batches[cursor.batch :]:
-            event_B = self.stream.plan.events(number)
-            with times("prepare"):
-                negative_BC = self.negatives.draw_at(event_B, epoch=cursor.epoch)
-                batch = self.stream.preparer.prepare(number, negative_BC, epoch=cursor.epoch)
+        ahead = 0 if self.caches is None else self.caches.ahead
+        batches = self._prepared(phase.batches[cursor.batch :], times)
+        for batch in look_ahead(batches, ahead, executor.announce):
             loss = executor.train(batch)
-            cursor.add_loss(loss, len(event_B))
-            self._check_loss(loss, number)
-            self.listener.advanced(len(event_B), cursor.mean_loss)
-            if self._checkpoint_due(number, saved):
+            cursor.add_loss(loss, batch.size)
+            self._check_loss(loss, batch.number)
+            self.listener.advanced(batch.size, cursor.mean_loss)
+            if self._checkpoint_due(batch.number, saved):
                 self._save_last()
                 saved = time.perf_counter()
         return left
 
+    def _prepared(self, numbers: range, times: StageTimes) -> Iterator[PreparedBatch]:
+        """Training batches of the current epoch."""
+        epoch = self.cursor.epoch
+        for number in numbers:
+            with times("prepare"):
+                negative_BC = self.negatives.draw_at(self.stream.plan.events(number), epoch=epoch)
+                batch = self.stream.preparer.prepare(number, negative_BC, epoch=epoch)
+            yield batch
+
+    def _traffic(self) -> Traffic:
+        """Between host and device so far, as far as caches see it."""
+        total = self.stream.transfer.total if self.stream.transfer else Traffic()
+        return total + self.state.cache.total if isinstance(self.state, HostState) else total
+
     def _end_epoch(
-        self, evaluation: Evaluation, rate: float, seconds: float, times: StageTimes
+        self,
+        evaluation: Evaluation,
+        rate: float,
+        seconds: float,
+        times: StageTimes,
+        traffic: dict[str, int],
     ) -> None:
         cursor = self.cursor
         value = self._chosen_metric(evaluation)
-        record = EpochRecord.of(cursor, evaluation, rate, seconds, dict(times.seconds))
+        record = EpochRecord.of(cursor, evaluation, rate, seconds, dict(times.seconds), traffic)
         improved = cursor.best_epoch < 0 or value > cursor.best_value
         if improved:
             cursor.best_value, cursor.best_epoch = value, cursor.epoch
@@ -233,7 +285,7 @@ class _Session:
             model=self.model.eval(),
             settings=self.settings,
             stream=self.stream,
-            state=state.to(self.settings.device),
+            state=self._place(state),
             records=tuple(self.cursor.records),
             best_epoch=self.cursor.best_epoch,
             directory=None if self.files is None else self.files.directory,
@@ -310,7 +362,7 @@ class _Session:
         self.optimizer.load(optimizer)
         self.cursor = Cursor.from_dict(checkpoint.about["cursor"])
         if self.cursor.batch > 0:
-            self.state = state_from(checkpoint).to(self.settings.device)
+            self.state = self._place(state_from(checkpoint))
         if self.cursor.best_epoch >= 0:
             self._load_best(self.files)  # damaged or lost, it would be missed at the very end
         place = f"epoch {self.cursor.epoch + 1}, batch {self.cursor.batch + 1}"
