@@ -2,5 +2,27 @@
 
 from tidegraph.ops.functions import gather_rows, memory_update, temporal_attention, use_backend
 from tidegraph.ops.reference import time_code
+from tidegraph.ops.segment import (
+    RaggedHop,
+    edge_softmax,
+    ragged,
+    segment_attention,
+    segment_mean,
+    segment_sum,
+    transpose,
+)
 
-__all__ = ["gather_rows", "memory_update", "temporal_attention", "time_code", "use_backend"]
+__all__ = [
+    "RaggedHop",
+    "edge_softmax",
+    "gather_rows",
+    "memory_update",
+    "ragged",
+    "segment_attention",
+    "segment_mean",
+    "segment_sum",
+    "temporal_attention",
+    "time_code",
+    "transpose",
+    "use_backend",
+]
