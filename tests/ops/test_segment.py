@@ -324,6 +324,9 @@ def test_wrong_shapes_are_refused() -> None:
         ops.segment_sum(case.score, case.table.repeat(1, 2, 1), case.column, case.indptr)
     with pytest.raises(InputError, match=r"indptr\[4\] = 74.*edges, 73"):
         ops.edge_softmax(case.score[1:], case.indptr)
+    for operator in (ops.edge_softmax, lambda x, y: ops.segment_sum(x, case.table, case.column, y)):
+        with pytest.raises(InputError, match=r"of shape \[74\]: expected \[M, H\]"):
+            operator(case.score[:, 0], case.indptr)
     weight = case.score.clone().requires_grad_()
     table = case.table.clone().requires_grad_()
     out = ops.segment_sum(weight, table, case.column, case.indptr, tiny.uses_of(np.zeros(3), 7))

@@ -309,3 +309,15 @@ def test_rows_outside_a_table_are_refused(name: str, row: int) -> None:
     getattr(case.hop, f"{name}_M")[1] = row
     with pytest.raises(InputError, match=f"{name} names row {row} of a table"):
         case.run(ops.segment_attention)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    case = Case([2, 1], dropout=True)
+    arguments = (case.hop, case.features, case.weight, case.bias)
+    with pytest.raises(InputError, match="queries of 1 seeds and width 12: expected 2 seeds"):
+        ops.segment_attention(case.query[:, :1], case.table, *arguments)
+    with pytest.raises(InputError, match=r"width 11: .*width 12 \(table 5, event features 3, time"):
+        ops.segment_attention(case.query[:, :, :11], case.table, *arguments)
+    assert case.keep is not None
+    with pytest.raises(InputError, match=r"keep of shape \[2, 2\]: expected \[3, 2\]"):
+        ops.segment_attention(case.query, case.table, *arguments, case.keep[:2])

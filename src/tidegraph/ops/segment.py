@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tidegraph.batches import kernels as batch_kernels
+from tidegraph.batches.kernels import transpose as fill_transpose
 from tidegraph.batches.prepared import Hop, Uses
 from tidegraph.errors import InputError
 from tidegraph.ops import reference, segment_kernels
@@ -102,7 +102,7 @@ def transpose(index_M: Tensor, rows: int) -> Uses:
     if len(index_M) and int(index_M.max()) >= rows:
         raise InputError(f"index {int(index_M.max())} in a table of {rows} rows")
     indptr_R1, position_M = np.empty(rows + 1, np.int32), np.empty(len(index_M), np.int32)
-    used = batch_kernels.transpose(index_M.int().cpu().numpy(), indptr_R1, position_M)
+    used = fill_transpose(index_M.int().cpu().numpy(), indptr_R1, position_M)
     uses = Uses(torch.from_numpy(indptr_R1), torch.from_numpy(position_M[:used]))
     return Uses(uses.indptr_R1.to(index_M.device), uses.position_M.to(index_M.device))
 
@@ -196,13 +196,16 @@ def edge_softmax(score_MH: Tensor, indptr_S1: Tensor) -> Tensor:
         [M, H], weights that add up to 1 in every segment.
 
     Raises:
-        InputError: the borders do not start at 0, fall, or do not end at M.
+        InputError: scores of another shape; borders that do not start at 0, fall, or do not end
+            at M.
 
     >>> import torch
     >>> from tidegraph.ops import edge_softmax
     >>> edge_softmax(torch.tensor([[0.0], [0.0], [5.0]]), torch.tensor([0, 2, 2, 3])).tolist()
     [[0.5], [0.5], [1.0]]
     """
+    if score_MH.ndim != 2:
+        raise InputError(f"scores of shape {list(score_MH.shape)}: expected [M, H]")
     if not _fused(score_MH):
         return reference.edge_softmax(score_MH, indptr_S1)
     return _apply(_EdgeSoftmax, score_MH, indptr_S1)
@@ -303,14 +306,16 @@ def segment_sum(
     >>> segment_sum(torch.tensor([[1.0], [0.5], [2.0]]), table, column, indptr).tolist()
     [[[6.0, 12.0]], [[20.0, 40.0]]]
     """
-    if not _fused(weight_MH, table):
-        return reference.segment_sum(weight_MH, table, column_M, indptr_S1)
+    if weight_MH.ndim != 2:
+        raise InputError(f"weights of shape {list(weight_MH.shape)}: expected [M, H]")
     table_RGd = table.unsqueeze(1) if table.ndim == 2 else table
     if table_RGd.ndim != 3 or table_RGd.shape[1] not in (1, weight_MH.shape[1]):
         raise InputError(
             f"table of shape {list(table.shape)} with weights of {weight_MH.shape[1]} heads: "
             f"expected [R, {weight_MH.shape[1]}, d] or [R, D]"
         )
+    if not _fused(weight_MH, table):
+        return reference.segment_sum(weight_MH, table, column_M, indptr_S1)
     return _apply(_SegmentSum, weight_MH, table_RGd, column_M, indptr_S1, uses)
 
 
@@ -471,7 +476,7 @@ def segment_attention(
         [H, S, W].
 
     Raises:
-        InputError: wrong borders, or a neighbour or event outside its table.
+        InputError: wrong borders, shapes that do not fit, or a row outside its table.
 
     >>> import torch
     >>> from tidegraph.ops import RaggedHop, segment_attention
@@ -488,8 +493,18 @@ def segment_attention(
             query_HSW, table_RD, hop.neighbor_M, hop.event_M, hop.delta_M, hop.indptr_S1,
             features_EF, weight_T, bias_T, keep_MH,
         )  # fmt: skip
+    H, S, W = query_HSW.shape
+    M, widths = len(hop.delta_M), (table_RD.shape[1], features_EF.shape[1], len(weight_T))
+    if sum(widths) != W or len(hop.indptr_S1) != S + 1:
+        raise InputError(
+            f"queries of {S} seeds and width {W}: expected {len(hop.indptr_S1) - 1} seeds and "
+            f"width {sum(widths)} (table {widths[0]}, event features {widths[1]}, "
+            f"time code {widths[2]})"
+        )
     if keep_MH is None:
         keep_MH = query_HSW.new_empty(0, 0)
+    elif keep_MH.shape != (M, H):
+        raise InputError(f"keep of shape {list(keep_MH.shape)}: expected [{M}, {H}]")
     return _apply(
         _SegmentAttention, query_HSW, table_RD, weight_T, bias_T, hop, features_EF, keep_MH
     )
