@@ -38,7 +38,10 @@ def test_variants_agree_in_output_and_every_gradient(
     for variant in attention.VARIANTS:
         found = attention.step(x.double().with_grad(trained_time), variant)
         for name, want in expected.items():
-            assert torch.allclose(found[name], want, rtol=1e-9, atol=1e-9), (variant, name)
+            # A month in seconds times a slope that is exact to 1e-10: hence the looser one.
+            limit = 1e-7 if name in time else 1e-9
+            off = float((found[name] - want).abs().max() / want.abs().max())
+            assert off < limit, (variant, name)
     for variant, difference in attention.differences(x, trained_time).items():
         if not variant.startswith("plain"):  # those form w * delta in float32
             assert difference < 1e-5, variant
