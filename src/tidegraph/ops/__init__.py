@@ -5,16 +5,32 @@ from tidegraph.ops.functions import gather_rows, memory_update, temporal_attenti
 from tidegraph.ops.links import link_loss, link_scores
 from tidegraph.ops.products import use_precision
 from tidegraph.ops.reference import time_code
+from tidegraph.ops.segment import (
+    RaggedHop,
+    edge_softmax,
+    ragged,
+    segment_attention,
+    segment_mean,
+    segment_sum,
+    transpose,
+)
 
 __all__ = [
     "LayerWeights",
+    "RaggedHop",
     "attention_layer",
+    "edge_softmax",
     "gather_rows",
     "link_loss",
     "link_scores",
     "memory_update",
+    "ragged",
+    "segment_attention",
+    "segment_mean",
+    "segment_sum",
     "temporal_attention",
     "time_code",
+    "transpose",
     "use_backend",
     "use_precision",
 ]

@@ -102,3 +102,58 @@ def memory_update(
     function = torch.gru_cell if cell == "gru" else torch.rnn_tanh_cell
     updated_MD = function(input_MI, memory_MD, weight_ih, weight_hh, bias_ih, bias_hh)
     return memory_UD.index_copy(0, row_M, updated_MD)
+
+
+def _segment_of_edges(indptr_S1: Tensor) -> Tensor:
+    """[M], the segment of each edge."""
+    segments_S = torch.arange(len(indptr_S1) - 1, device=indptr_S1.device)
+    return torch.repeat_interleave(segments_S, torch.diff(indptr_S1).long())
+
+
+def edge_softmax(score_MH: Tensor, indptr_S1: Tensor) -> Tensor:
+    """Softmax over the edges of each segment, head by head."""
+    segment_M = _segment_of_edges(indptr_S1)
+    empty_SH = score_MH.new_zeros(len(indptr_S1) - 1, score_MH.shape[1])
+    index_MH = segment_M.unsqueeze(1).expand_as(score_MH)
+    largest_SH = empty_SH.scatter_reduce(0, index_MH, score_MH.detach(), "amax", include_self=False)
+    term_MH = torch.exp(score_MH - largest_SH[segment_M])
+    return term_MH / empty_SH.index_add(0, segment_M, term_MH)[segment_M]
+
+
+def segment_sum(weight_MH: Tensor, table: Tensor, column_M: Tensor, indptr_S1: Tensor) -> Tensor:
+    """[S, H, d]: sum over each segment's edges of weight times the table row the edge names."""
+    table_RGd = table.unsqueeze(1) if table.ndim == 2 else table
+    row_MHd = weight_MH.unsqueeze(2) * table_RGd[column_M.long()]
+    empty_SHd = row_MHd.new_zeros(len(indptr_S1) - 1, *row_MHd.shape[1:])
+    return empty_SHd.index_add(0, _segment_of_edges(indptr_S1), row_MHd)
+
+
+def segment_attention(
+    query_HSW: Tensor,
+    table_RD: Tensor,
+    neighbor_M: Tensor,
+    event_M: Tensor,
+    delta_M: Tensor,
+    indptr_S1: Tensor,
+    features_EF: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+    keep_MH: Tensor | None = None,
+) -> Tensor:
+    """`temporal_attention` over edges sorted by seed, any number of them per seed."""
+    segment_M = _segment_of_edges(indptr_S1)
+    row_MW = torch.cat(
+        [
+            table_RD[neighbor_M.long()],
+            features_EF[event_M.long()].to(table_RD.dtype),
+            time_code(delta_M, weight_T, bias_T),
+        ],
+        dim=1,
+    )
+    score_MH = torch.einsum("hmw,mw->mh", query_HSW[:, segment_M], row_MW)
+    attention_MH = edge_softmax(score_MH, indptr_S1)
+    if keep_MH is not None:
+        attention_MH = attention_MH * keep_MH
+    empty_SHW = row_MW.new_zeros(query_HSW.shape[1], query_HSW.shape[0], row_MW.shape[1])
+    part_MHW = attention_MH.unsqueeze(2) * row_MW.unsqueeze(1)
+    return empty_SHW.index_add(0, segment_M, part_MHW).transpose(0, 1)
