@@ -10,18 +10,20 @@ import pytest
 import torch
 
 from tidegraph import keys
-from tidegraph.ops.dropout import keep_mask
+from tidegraph.ops.dropout import keep_mask, relu_dropout_
 
 LIKE = torch.empty(0)
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.9])
 def test_mask_follows_the_key_slot_by_slot(probability: float) -> None:
-    """Slot i is dropped when the high half of the stream's i-th number is below p 2^32."""
+    """Slots 2 i and 2 i + 1 are dropped when the low and the high half of the stream's i-th number
+    are below p 2^32."""
     key = keys.make_key(3, keys.Purpose.DROPOUT, 0, 1)
     mask = keep_mask(key, (3, 7), probability, LIKE)
-    high = keys.bits(key, 21) >> np.uint64(32)
-    kept = high >= np.uint64(int(probability * 2.0**32))
+    number = np.repeat(keys.bits(key, 11), 2)[:21]
+    half = np.where(np.arange(21) % 2, number >> np.uint64(32), number & np.uint64(0xFFFFFFFF))
+    kept = half >= np.uint64(int(probability * 2.0**32))
     expected = np.where(kept, np.float32(1.0 / (1.0 - probability)), np.float32(0.0))
     assert np.array_equal(mask.numpy().reshape(-1), expected)
 
@@ -65,3 +67,10 @@ def test_keys_are_taken_modulo_two_to_the_64() -> None:
 
 def test_empty_mask() -> None:
     assert keep_mask(1, (0, 4, 2), 0.5, LIKE).shape == (0, 4, 2)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.7])
+def test_relu_with_dropout_equals_relu_times_mask(probability: float) -> None:
+    x = torch.randn(37, 11, generator=torch.Generator().manual_seed(0))
+    expected = torch.relu(x) * keep_mask(9, (37, 11), probability, x)
+    assert torch.equal(relu_dropout_(x.clone(), 9, probability), expected)

@@ -25,7 +25,7 @@ BLOCK = 16
 @kernel()
 def _load_rows(  # type: ignore[no-untyped-def]
     row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
-    turns_3X, limits, weight_T, bias_T,
+    turns_4X, limits, weight_T, bias_T,
 ):  # fmt: skip
     """The `count` neighbours of seed s, each [table row ; features ; time code ; padding]."""
     D = table_RD.shape[1]
@@ -36,7 +36,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
             copy_row(row_KX[i, D : D + F], features_EF[event_SK[s, i]])
     # In a loop of their own: the copies above then wait for memory several rows at a time.
     for i in range(count):
-        time_code(row_KX[i, D + F :], delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
+        time_code(row_KX[i, D + F :], delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
 
 
 @kernel()
@@ -63,8 +63,8 @@ def _forward_block(  # type: ignore[no-untyped-def]
     H, _, W = query_HSW.shape
     K = neighbor_SK.shape[1]
     X = padded(W)
-    turns_3X = np.empty((3, X), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_3X)
+    turns_4X = np.empty((4, X), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_4X)
     row_KX = np.empty((K, X), query_HSW.dtype)
     query_HX = np.zeros((H, X), query_HSW.dtype)
     sum_HX = np.empty((H, X), query_HSW.dtype)
@@ -74,7 +74,7 @@ def _forward_block(  # type: ignore[no-untyped-def]
         count = count_S[s]
         _load_rows(
             row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
-            turns_3X, limits, weight_T, bias_T,
+            turns_4X, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
             for j in range(W):
@@ -115,12 +115,12 @@ def attention_forward(  # type: ignore[no-untyped-def]
 
 @kernel(contract=True)
 def _time_gradient(  # type: ignore[no-untyped-def]
-    s, count, start, delta_SK, turns_3X, limits, weight_T, bias_T, query_HSW, grad_HX,
+    s, count, start, delta_SK, turns_4X, limits, weight_T, bias_T, query_HSW, grad_HX,
     attention_SKH, keep_SKH, score_HK, slope_X, grad_weight_T, grad_bias_T,
 ):  # fmt: skip
     """Add seed s's part of the gradients of the time code's parameters."""
     for i in range(count):
-        time_slope(slope_X, delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
+        time_slope(slope_X, delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
         d = np.float64(delta_SK[s, i])
         for h in range(query_HSW.shape[0]):
             weight = attention_SKH[s, i, h]
@@ -165,8 +165,8 @@ def _backward_block(  # type: ignore[no-untyped-def]
     H, _, W = query_HSW.shape
     K = neighbor_SK.shape[1]
     X = padded(W)
-    turns_3X = np.empty((3, X), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_3X)
+    turns_4X = np.empty((4, X), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_4X)
     row_KX = np.empty((K, X), query_HSW.dtype)
     grad_HX = np.zeros((H, X), query_HSW.dtype)
     sum_HX = np.empty((H, X), query_HSW.dtype)
@@ -181,7 +181,7 @@ def _backward_block(  # type: ignore[no-untyped-def]
         count = count_S[s]
         _load_rows(
             row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
-            turns_3X, limits, weight_T, bias_T,
+            turns_4X, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
             for j in range(W):
@@ -201,7 +201,7 @@ def _backward_block(  # type: ignore[no-untyped-def]
                 grad_query_HSW[h, s, j] = sum_HX[h, j]
         if train_time:
             _time_gradient(
-                s, count, start, delta_SK, turns_3X, limits, weight_T, bias_T, query_HSW, grad_HX,
+                s, count, start, delta_SK, turns_4X, limits, weight_T, bias_T, query_HSW, grad_HX,
                 attention_SKH, keep_SKH, score_HK, slope_X, grad_weight_T, grad_bias_T,
             )  # fmt: skip
 

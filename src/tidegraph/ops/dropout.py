@@ -13,12 +13,18 @@ from tidegraph.keys import random_bits
 _CHUNK = 4096
 
 
+@kernel(inline=True)
+def _kept(key, slot, threshold):  # type: ignore[no-untyped-def]
+    """Whether a slot stays; two slots share 64 random bits."""
+    bits = random_bits(key, slot >> 1) >> np.uint64(32 * (slot & 1))
+    return (bits & np.uint64(0xFFFFFFFF)) >= threshold
+
+
 @kernel()
 def _fill_block(first, last, key, threshold, scale, out):  # type: ignore[no-untyped-def]
     zero = out.dtype.type(0)
     for slot in range(first, last):
-        kept = (random_bits(key, slot) >> np.uint64(32)) >= threshold
-        out[slot] = scale if kept else zero
+        out[slot] = scale if _kept(key, slot, threshold) else zero
 
 
 @kernel(parallel=True)
@@ -32,9 +38,14 @@ def _fill_mask(key, threshold, scale, out):  # type: ignore[no-untyped-def]
 @kernel()
 def _relu_block(first, last, key, threshold, scale, x):  # type: ignore[no-untyped-def]
     zero = x.dtype.type(0)
+    if threshold == 0:
+        for slot in range(first, last):
+            x[slot] = max(x[slot], zero)
+        return
     for slot in range(first, last):
-        kept = threshold == 0 or (random_bits(key, slot) >> np.uint64(32)) >= threshold
-        x[slot] = x[slot] * scale if kept and x[slot] > zero else zero
+        # A factor, not a branch: whether an element stays cannot be predicted.
+        factor = scale if _kept(key, slot, threshold) else zero
+        x[slot] = max(x[slot], zero) * factor
 
 
 @kernel(parallel=True)

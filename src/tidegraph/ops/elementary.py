@@ -86,7 +86,13 @@ def _sine_turn32(g):  # type: ignore[no-untyped-def]
 @kernel(inline=True)
 def cosine_of_turns32(turns):  # type: ignore[no-untyped-def]
     """cos(2 pi turns) for a float32 `turns`; for kernels that must not contract, fused by hand."""
-    g: Any = np.float32(0.25) - abs(turns - nearest(turns))
+    return cosine_within_half(turns - nearest(turns))
+
+
+@kernel(inline=True)
+def cosine_within_half(turns):  # type: ignore[no-untyped-def]
+    """The same for a `turns` in [-1/2, 1/2]."""
+    g: Any = np.float32(0.25) - abs(turns)
     z: Any = np.float32(6.2831855) * g
     y: Any = z * z
     p: Any = fma(y, np.float32(-2.3889859e-08), np.float32(2.7525562e-06))

@@ -7,9 +7,11 @@ Shape legend: B events, C negatives per event, R = B (2 + C) roots, S seeds, D w
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numba
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -197,18 +199,33 @@ def composed_scores(
     return torch.relu(source_BD.unsqueeze(1) + target_BXD) @ output[0] + output_bias
 
 
+@kernel()
+def _loss(logit_BX, slope_BX):  # type: ignore[no-untyped-def]
+    """The summed loss, and its slope by each logit."""
+    B, X = logit_BX.shape
+    total = 0.0
+    for b in range(B):
+        for x in range(X):
+            value = np.float64(logit_BX[b, x])
+            small = math.exp(-abs(value))
+            label = 1.0 if x == 0 else 0.0
+            total += max(value, 0.0) + math.log1p(small) - label * value
+            slope_BX[b, x] = (1.0 if value >= 0 else small) / (1.0 + small) - label
+    return total
+
+
 class _LinkLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logit_BX: Tensor) -> Tensor:
-        ctx.save_for_backward(logit_BX)
-        return (softplus(logit_BX).sum() - logit_BX[:, 0].sum()) / logit_BX.numel()
+        slope_BX = torch.empty_like(logit_BX, memory_format=torch.contiguous_format)
+        total = _loss(logit_BX.detach().contiguous().numpy(), slope_BX.numpy())
+        ctx.save_for_backward(slope_BX)
+        return logit_BX.new_tensor(total / max(logit_BX.numel(), 1))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (logit_BX,) = ctx.saved_tensors
-        grad_BX = torch.sigmoid(logit_BX)
-        grad_BX[:, 0] -= 1.0
-        return (grad_BX.mul_(grads[0] / logit_BX.numel()),)
+        (slope_BX,) = ctx.saved_tensors
+        return (slope_BX * (grads[0] / max(slope_BX.numel(), 1)),)
 
 
 def link_loss(logit_BX: Tensor) -> Tensor:
@@ -217,5 +234,7 @@ def link_loss(logit_BX: Tensor) -> Tensor:
     >>> float(link_loss(torch.zeros(2, 2)))  # log 2
     0.6931471824645996
     """
+    if not functions._fast(logit_BX):
+        return (softplus(logit_BX).sum() - logit_BX[:, 0].sum()) / logit_BX.numel()
     loss: Tensor = _LinkLoss.apply(logit_BX)  # type: ignore[no-untyped-call]
     return loss

@@ -29,8 +29,8 @@ def _inputs_block(  # type: ignore[no-untyped-def]
     F = features_EF.shape[1]
     T = weight_T.shape[0]
     one_T = np.empty(T, input_MI.dtype)
-    turns_3T = np.empty((3, T), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_3T)
+    turns_4T = np.empty((4, T), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_4T)
     for m in range(first, last):
         row = row_M[m]
         copy_row(input_MI[m, :D], memory_UD[row])
@@ -41,14 +41,14 @@ def _inputs_block(  # type: ignore[no-untyped-def]
             mail = indptr_M1[m]
             if F > 0:
                 copy_row(feature_F, features_EF[event_L[mail]])
-            time_code(code_T, delta_L[mail], turns_3T, limits, weight_T, bias_T)
+            time_code(code_T, delta_L[mail], turns_4T, limits, weight_T, bias_T)
             continue
         feature_F[:] = 0
         code_T[:] = 0
         scale = input_MI.dtype.type(1.0 / mails)
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
             event = event_L[mail]
-            time_code(one_T, delta_L[mail], turns_3T, limits, weight_T, bias_T)
+            time_code(one_T, delta_L[mail], turns_4T, limits, weight_T, bias_T)
             for j in range(F):
                 feature_F[j] += scale * features_EF[event, j]
             for j in range(T):
@@ -76,14 +76,14 @@ def _time_gradient_block(  # type: ignore[no-untyped-def]
 ):
     T = weight_T.shape[0]
     slope_T = np.empty(T, grad_code_MT.dtype)
-    turns_3T = np.empty((3, T), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_3T)
+    turns_4T = np.empty((4, T), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_4T)
     grad_weight_T[:] = 0
     grad_bias_T[:] = 0
     for m in range(first, last):
         scale = 1.0 / (indptr_M1[m + 1] - indptr_M1[m])
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
-            time_slope(slope_T, delta_L[mail], turns_3T, limits, weight_T, bias_T)
+            time_slope(slope_T, delta_L[mail], turns_4T, limits, weight_T, bias_T)
             d = np.float64(delta_L[mail])
             for j in range(T):
                 step = scale * np.float64(grad_code_MT[m, j] * slope_T[j])

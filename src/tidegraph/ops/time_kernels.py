@@ -17,31 +17,42 @@ from typing import Any
 import numpy as np
 
 from tidegraph._jit import kernel
-from tidegraph.ops.elementary import TURNS, cosine_of_turns, cosine_of_turns32, fma, nearest
+from tidegraph.ops.elementary import (
+    TURNS,
+    cosine_of_turns,
+    cosine_of_turns32,
+    cosine_within_half,
+    fma,
+    nearest,
+)
 
 LARGEST_DELTA = 1e9
 """Beyond it (30 years in seconds, 11 days in milliseconds) the C library's cosine is taken: the
 vectorised one counts turns in a float64, whose last bit is then no longer small."""
 
+_STEP = 8  # columns of one vector
 _MOST_TURNS = 2.0**20  # the remainder of d w is then below 2**-4 turns, known to 2**-28
 
 
 @kernel()
-def split_turns(weight_T, bias_T, turns_3X):  # type: ignore[no-untyped-def]
-    """Fill `turns_3X` with the weights' upper and lower halves and the biases, all in turns.
+def split_turns(weight_T, bias_T, turns_4X):  # type: ignore[no-untyped-def]
+    """Fill `turns_4X`: the weights' upper and lower halves and the biases, all in turns; and the
+    largest weight from each column on.
 
     Returns the largest differences for which they may be used, with a bias or a shift and without
     either: 0 unless the weights are float32, the second also 0 where there is any bias.
     """
-    turns_3X[:] = 0
+    turns_4X[:] = 0
     largest = 0.0
     for j in range(weight_T.shape[0]):
         weight = np.float64(weight_T[j]) * TURNS
         bias = np.float64(bias_T[j]) * TURNS
-        turns_3X[0, j] = weight
-        turns_3X[1, j] = weight - np.float64(turns_3X[0, j])
-        turns_3X[2, j] = bias - np.rint(bias)
-        largest = max(largest, abs(weight))
+        turns_4X[0, j] = weight
+        turns_4X[1, j] = weight - np.float64(turns_4X[0, j])
+        turns_4X[2, j] = bias - np.rint(bias)
+    for j in range(weight_T.shape[0] - 1, -1, -1):
+        largest = max(largest, abs(np.float64(turns_4X[0, j])))
+        turns_4X[3, j] = largest
     if weight_T.itemsize > 4:
         return 0.0, 0.0
     limit = _MOST_TURNS / max(largest, 1e-30)
@@ -52,26 +63,26 @@ def split_turns(weight_T, bias_T, turns_3X):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def time_code(out, delta, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+def time_code(out, delta, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
     """out[j] = cos(weight[j] * delta + bias[j]); from T on, anything finite."""
-    _code(out, delta, 0.0, turns_3X, limits, weight_T, bias_T)
+    _code(out, delta, 0.0, turns_4X, limits, weight_T, bias_T)
 
 
 @kernel()
-def time_slope(out, delta, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+def time_slope(out, delta, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
     """out[j] = -sin(weight[j] * delta + bias[j]), the code's slope by its argument."""
     # -sin(x) = cos(x + a quarter turn).
-    _code(out, delta, 0.25, turns_3X, limits, weight_T, bias_T)
+    _code(out, delta, 0.25, turns_4X, limits, weight_T, bias_T)
 
 
 @kernel()
-def _code(out, delta, shift, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+def _code(out, delta, shift, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
     d = np.float64(delta)
     if shift == 0 and abs(d) < limits[1]:
-        _plain_code(out, np.float32(d), turns_3X)
+        _plain_code(out, np.float32(d), turns_4X)
         return
     if abs(d) < limits[0]:
-        _split_code(out, np.float32(d), np.float32(shift), turns_3X)
+        _split_code(out, np.float32(d), np.float32(shift), turns_4X)
         return
     for j in range(weight_T.shape[0], out.shape[0]):
         out[j] = 0
@@ -83,23 +94,40 @@ def _code(out, delta, shift, turns_3X, limits, weight_T, bias_T):  # type: ignor
         out[j] = math.cos(argument) if shift == 0 else -math.sin(argument)
 
 
-@kernel()  # as below, without bias and shift: a fifth of the work less
-def _plain_code(out, d, turns_3X):  # type: ignore[no-untyped-def]
+@kernel()  # as below, without bias and shift
+def _plain_code(out, d, turns_4X):  # type: ignore[no-untyped-def]
+    # Weights fall from left to right, if they are the usual ones. From some column on, no argument
+    # reaches half a turn: nothing is to be reduced there, and what rounding takes is small.
+    fast = out.shape[0] // _STEP * _STEP
+    bound = np.float32(0.5) / max(abs(d), np.float32(1e-30))
+    while fast > 0 and turns_4X[3, fast - _STEP] < bound:
+        fast -= _STEP
+    _reduced_code(out[:fast], d, turns_4X[0, :fast], turns_4X[1, :fast])
+    _slow_code(out[fast:], d, turns_4X[0, fast:])
+
+
+@kernel()
+def _slow_code(out, d, upper_X):  # type: ignore[no-untyped-def]
     for j in range(out.shape[0]):
-        upper = turns_3X[0, j]
-        whole = d * upper
-        rest: Any = fma(d, turns_3X[1, j], fma(d, upper, -whole))
+        out[j] = cosine_within_half(d * upper_X[j])
+
+
+@kernel()
+def _reduced_code(out, d, upper_X, lower_X):  # type: ignore[no-untyped-def]
+    for j in range(out.shape[0]):
+        whole = d * upper_X[j]
+        rest: Any = fma(d, lower_X[j], fma(d, upper_X[j], -whole))
         out[j] = cosine_of_turns32((whole - nearest(whole)) + rest)
 
 
 @kernel()  # without flags: the compiler must keep the products and differences as written
-def _split_code(out, d, shift, turns_3X):  # type: ignore[no-untyped-def]
+def _split_code(out, d, shift, turns_4X):  # type: ignore[no-untyped-def]
     for j in range(out.shape[0]):
-        upper = turns_3X[0, j]
+        upper = turns_4X[0, j]
         whole = d * upper
-        rest: Any = fma(d, turns_3X[1, j], fma(d, upper, -whole))
+        rest: Any = fma(d, turns_4X[1, j], fma(d, upper, -whole))
         a = whole - nearest(whole)
-        b = turns_3X[2, j] + shift
+        b = turns_4X[2, j] + shift
         total = a + b
         # What rounding took from the sum (Knuth's two-sum) joins the remainder.
         part = total - a
