@@ -19,6 +19,7 @@ _EXPORTS = {
     "Trainer": "tidegraph.train",
     "Run": "tidegraph.train",
     "load_run": "tidegraph.train",
+    "new_directory": "tidegraph.train.run_files",
     "TidegraphError": "tidegraph.errors",
     "InputError": "tidegraph.errors",
 }

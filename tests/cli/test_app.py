@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tidegraph as tg
-from command import COLUMNS, cli
+from command import COLUMNS, cli, write_table
 from tidegraph.cli.app import COMMANDS, spread
 from tidegraph.cli.flags import flag_type, flags_for
 from tidegraph.cli.settings import Setting, merge, settings_of
@@ -160,3 +161,45 @@ def test_bench_measures_every_part() -> None:
     step = figures["training step"]
     assert step["per_second"] == pytest.approx(50 / step["milliseconds"] * 1e3)
     assert json.dumps(result.last)
+
+
+class TestCache:
+    @pytest.fixture
+    def cache(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("TIDEGRAPH_CACHE", str(here / "cache"))
+        for name in ("kept.csv", "gone.csv", "changed.csv"):
+            write_table(here / name)
+            assert cli("describe", name, *COLUMNS).code == 0
+        Path("gone.csv").unlink()
+        write_table(here / "changed.csv", rows=50)
+        (here / "cache" / "tables" / ".x.partial-1").mkdir()
+        return here / "cache"
+
+    def test_what_is_kept_is_listed_with_sizes(self, cache: Path) -> None:
+        found = cli("datasets", "--cached", "--json")
+        assert {Path(one["path"]).name.split("-")[0]: one["removable"]
+                for one in found.last["cached"]} == {
+            "kept": True, "gone": False, "changed": False}  # fmt: skip
+        assert all(one["bytes"] > 1000 for one in found.last["cached"])
+        shown = cli("datasets", "--cached")
+        assert f"copy of {Path('kept.csv').resolve()}" in shown.out
+        assert shown.out.count("copy of a table that is gone or has changed") == 2
+        assert len(list((cache / "tables").iterdir())) == 4
+
+    def test_what_can_be_read_again_is_removed(self, cache: Path) -> None:
+        result = cli("datasets", "--clean")
+        assert "1 of 3 removed" in result.out
+        left = sorted(path.name for path in (cache / "tables").iterdir())
+        assert [name.split("-")[0] for name in left] == [".x.partial", "changed", "gone"]
+        assert cli("describe", "kept.csv", *COLUMNS).code == 0
+
+    def test_what_a_killed_process_left_is_removed_a_day_later(self, cache: Path) -> None:
+        left = cache / "tables" / ".x.partial-1"
+        os.utime(left, (0, 0))
+        assert "left unfinished" in cli("datasets", "--clean").out
+        assert not left.exists()
+
+    def test_nothing_kept(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TIDEGRAPH_CACHE", str(here / "nowhere"))
+        assert cli("datasets", "--clean").out.startswith("0 of 0 removed")
+        assert not list(here.iterdir())

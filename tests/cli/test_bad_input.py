@@ -123,7 +123,14 @@ class TestSettings:
             ("embedding", "0", "embedding=0: expected 1 or more"),
             ("dropout", "1", "dropout=1.0: expected a probability from 0 to below 1"),
             ("dropout", "nan", "dropout=nan: expected a probability"),
-            ("neighbors", "100000000000", "there is not enough memory"),
+            ("memory", "1000000000000", "memory=1000000000000: expected less than 2,147,483,648"),
+            ("memory", str(2**70), "expected less than 2,147,483,648"),
+            ("memory", "2000000000", "memory=2000000000"),
+            ("memory", "1000000", "the weights and their optimiser would need"),
+            ("model-time", "2000000000", "the weights and their optimiser would need"),
+            ("embedding", "2000000000", "the weights of tgn alone are more than 2^63 bytes"),
+            ("neighbors", "2000000000", "the neighbours of a batch would need"),
+            ("candidates", "2000000000", "the candidates of a batch would need"),
         ],
     )
     def test_a_model_that_cannot_be(
@@ -131,6 +138,13 @@ class TestSettings:
     ) -> None:
         _refused(train(table, f"--{flag}", value), message)
         assert not list(here.glob("runs/*"))
+
+    @pytest.mark.parametrize(
+        "name", ["../x", "a/b", "/tmp/x", "..", ".", "", " ", "x ", "-x", "a\nb", "a\0b", "c:d"]
+    )
+    def test_a_name_that_is_not_one_directory(self, table: Path, here: Path, name: str) -> None:
+        _refused(train(table, f"--name={name}"), "expected the name of one new directory")
+        assert not list(here.iterdir())
 
     def test_a_name_that_the_file_system_refuses(self, table: Path, here: Path) -> None:
         _refused(train(table, "--name", "a" * 300), "aaa: File name too long")
@@ -182,8 +196,8 @@ class TestRuns:
         ("content", "message"),
         [
             (b"\xff\xfe", "config.yaml cannot be read as YAML"),
-            (b"model: tgn\n", "config.yaml: section 'model' is missing or is not keys and values"),
-            (b"model: {}\ntraining: {}\n", "config.yaml: section 'data' is missing"),
+            (b"model: tgn\n", "config.yaml: model='tgn': expected keys and values"),
+            (b"model: {}\ntraining: {}\n", "config.yaml: key 'model.name' is missing"),
         ],
     )
     def test_settings_of_a_run_changed_by_hand(
@@ -212,7 +226,10 @@ class TestRuns:
     def test_a_checkpoint_of_another_kind(self, run: Path) -> None:
         checkpoints = run / "checkpoints"
         shutil.copy(checkpoints / "best.safetensors", checkpoints / "last.safetensors")
-        _refused(cli("train", "--resume", run), "last.safetensors is no checkpoint to resume")
+        _refused(
+            cli("train", "--resume", run),
+            "last.safetensors is a 'best' checkpoint, expected a 'last' one to resume",
+        )
 
     def test_a_truncated_checkpoint(self, run: Path) -> None:
         best = run / "checkpoints" / "best.safetensors"

@@ -17,9 +17,9 @@ from safetensors import safe_open
 import tidegraph as tg
 from command import COLUMNS, FEATURES, SMALL, Result, cli
 from tidegraph.cli import train as train_module
-from tidegraph.cli.train import claim_directory
 from tidegraph.report import page
 from tidegraph.report.console import ConsoleListener
+from tidegraph.train.run_files import new_directory
 
 Trained = tuple[Path, dict[str, Any]]
 
@@ -48,7 +48,7 @@ def test_prints_what_was_understood_settings_epochs_and_a_table_with_protocols(
         "TGN", "EdgeBank", "Popularity",
     ]  # fmt: skip
     assert any(
-        line.startswith("[1] 1 random destination per positive") and "batch 10" in line
+        line.startswith("[1] 1 random destination per positive, averaged over batches of 10")
         for line in lines
     )
     assert any(line.startswith("[2] 3 random destinations per positive") for line in lines)
@@ -320,7 +320,7 @@ class TestStopping:
 
 class TestDirectories:
     def test_a_taken_name_gets_a_number(self, here: Path) -> None:
-        made = [claim_directory(Path("runs"), "x").name for _ in range(3)]
+        made = [new_directory(Path("runs/x")).name for _ in range(3)]
         assert made == ["x", "x-2", "x-3"]
 
     def test_a_name_that_was_asked_for_is_never_overwritten(

@@ -265,7 +265,7 @@ def test_damaged_gzip(tmp_path: Path) -> None:
     has(
         message(write(tmp_path / "a.csv.gz", packed[: len(packed) // 2])),
         "a.csv.gz",
-        "Unexpected end",
+        "cannot be unpacked",
     )
     has(
         message(write(tmp_path / "b.csv.gz", packed[:100])),

@@ -61,7 +61,7 @@ def test_separate_sides_may_share_an_id() -> None:
     assert ids.to_internal([6, 9]).tolist() == [1, 3]
     with pytest.raises(SettingError, match="5 is both a source and a target"):
         ids.to_internal([5])
-    with pytest.raises(UnknownNodeError, match="unknown source node 9"):
+    with pytest.raises(UnknownNodeError, match="9 is a target in these events, not a source"):
         ids.to_internal([9], side="source")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tidegraph.errors import InputError
 from tidegraph.events import Events, concatenate, open_events, read_table, store
+from tidegraph.events.store import DirectorySink, describe_blocks, directory_sink
 
 
 def sample() -> Events:
@@ -270,3 +271,44 @@ def test_new_nodes_bring_their_features() -> None:
     assert joined.node_features[:, 0].tolist() == [1, 2, 3]
     with pytest.raises(InputError, match=r"new nodes .* come without"):
         concatenate(first, Events.from_arrays([2], [1], [2]))
+
+
+def test_two_writers_of_the_same_events_end_with_one_store(tmp_path: Path) -> None:
+    """Both begin before either ends: the second finds the first's and uses it."""
+    place = tmp_path / "events"
+    with directory_sink(place) as first, directory_sink(place) as second:
+        for sink in (first, second):
+            _fill(sink, sample())
+        one = first.finish(sample().schema, describe_blocks(sample().ids), sample().report)
+        inode = (place / "manifest.json").stat().st_ino
+        two = second.finish(sample().schema, describe_blocks(sample().ids), sample().report)
+    assert (place / "manifest.json").stat().st_ino == inode
+    assert_equal(one, two)
+    assert [path.name for path in tmp_path.iterdir()] == ["events"]
+
+
+def test_the_last_writer_of_other_events_is_found(tmp_path: Path) -> None:
+    place = tmp_path / "events"
+    with directory_sink(place) as first, directory_sink(place) as second:
+        other = numbered(0, 5)
+        for sink, events in ((first, sample()), (second, other)):
+            _fill(sink, events)
+            stored = sink.finish(events.schema, describe_blocks(events.ids), events.report)
+    assert open_events(place).fingerprint == stored.fingerprint
+    assert len(stored) == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["events"]
+
+
+def test_a_damaged_store_of_the_same_events_is_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "events"
+    sample().save(place)
+    (place / "source.npy").write_bytes(b"")
+    assert_equal(sample().save(place), sample())
+
+
+def _fill(sink: DirectorySink, events: Events) -> None:
+    names = ("source", "target", "time", "row", "features", "label", "weight", "node_features")
+    columns = {name: getattr(events, name) for name in names} | events.ids.arrays()
+    for name, array in columns.items():
+        if array is not None:
+            sink.column(name, array.dtype.str, array.shape).append(array)

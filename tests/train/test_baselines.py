@@ -307,9 +307,28 @@ def test_edgebank_reaches_the_published_figure(name, window, published):
     assert 100 * np.mean(values) == pytest.approx(published, abs=0.35)
 
 
+def test_edgebank_reaches_the_published_figure_on_historical_negatives():
+    """65.5 on UCI is of the window as long as the test part; unlimited memory gets 44."""
+    events = literature_events("uci")
+    _, val_stop, keep = literature_split(events)
+    values = []
+    for seed in range(3):
+        settings = NegativeSettings(strategy="historical", seed=seed)
+        found = evaluate_baseline_on_edges(
+            EdgeBank("recent-share"),
+            events,
+            val_stop,
+            len(events),
+            negatives=NegativeSampler(events, settings),
+            keep=keep,
+        )
+        values.append(found["AP"].value)
+    assert 100 * np.mean(values) == pytest.approx(65.50, abs=0.5)
+
+
 @pytest.mark.parametrize("name", ["uci", "enron"])
 def test_unlimited_edgebank_fails_on_historical_negatives(name):
-    """Every historical edge was seen: unlimited memory is below chance, as published."""
+    """Every historical edge was seen: to unlimited memory it looks like a true event."""
     events = literature_events(name)
     train_stop, val_stop, keep = literature_split(events)
     for strategy, stop in (("historical", None), ("inductive", train_stop)):
@@ -319,3 +338,28 @@ def test_unlimited_edgebank_fails_on_historical_negatives(name):
         )
         assert found["AP"].value < 0.5
         assert f"1 {strategy} edge of any source" in found["AP"].protocol
+
+
+def test_frozen_history_ends_where_the_evaluated_part_starts() -> None:
+    """A pair first seen in the test part stays unknown to the end of it; models do the same."""
+    #  0 - 2 | 1 - 3, 1 - 3      (| is the split)
+    events = Events.from_arrays([0, 1, 1], [2, 3, 3], [1, 2, 3], num_sources=2, bipartite=True)
+    figures = {}
+    for frozen in (False, True):
+        recorder = Recorder()
+        evaluate_baseline(
+            recorder, events, 1, 3, negatives=EveryDestination(events), batch_size=1, frozen=frozen
+        )
+        figures[frozen] = evaluate_baseline(
+            EdgeBank(), events, 1, 3, negatives=EveryDestination(events), batch_size=1,
+            protocol="mrr", frozen=frozen,
+        )  # fmt: skip
+    assert figures[False]["MRR"].value == (2 / 3 + 1) / 2
+    assert figures[True]["MRR"].value == 2 / 3
+    assert "streaming history" in figures[False]["MRR"].protocol
+    assert "history frozen at the split" in figures[True]["MRR"].protocol
+    with pytest.raises(SettingError, match="no effect with frozen=True"):
+        evaluate_baseline(
+            EdgeBank(), events, 1, 3, negatives=EveryDestination(events), visibility="event",
+            frozen=True,
+        )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -158,7 +159,7 @@ def test_a_time_of_another_kind_is_refused(shared, time):
     if time is None:
         assert shared.predict([(0, 1)], time=None).time.tolist() == [EVENTS.time[103]]
         return
-    with pytest.raises(SettingError, match="query times"), np.errstate(invalid="ignore"):
+    with pytest.raises(SettingError, match="query time"), np.errstate(invalid="ignore"):
         shared.predict([(0, 1), (1, 2)], time=time)
 
 
@@ -206,7 +207,7 @@ def test_text_ids_come_back(tmp_path):
         [f"anna{n}" for n in range(4)] + [f"item {n}" for n in range(3)]
     )
     assert run.embed("anna3").node.tolist() == ["anna3"]
-    with pytest.raises(UnknownNodeError, match=r"unknown source node 'item 0'"):
+    with pytest.raises(UnknownNodeError, match="'item 0' is a target in these events, not a"):
         run.predict([("item 0", "anna3")])
     with pytest.raises(UnknownNodeError, match=r"Did you mean 'anna3'"):
         run.predict([("anna33", "item 0")])
@@ -593,3 +594,16 @@ def test_weights_of_another_shape_are_named(tmp_path):
     save_checkpoint(path, checkpoint)
     with pytest.raises(CheckpointError, match="is of another model than TGN"):
         load_run(tmp_path)
+
+
+# ---------------------------------------------------------------- how a run shows itself
+
+
+def test_a_run_says_what_it_is(tmp_path, shared):
+    assert re.fullmatch(
+        r"<Run of tgn in memory: 104 of 120 events streamed, best epoch \d of 3 "
+        r"\(validation AP 0\.\d{4}, AUC 0\.\d{4}\)>",
+        repr(shared),
+    )
+    fit(EVENTS, tmp_path / "kept", epochs=1)
+    assert f"in {tmp_path / 'kept'}: " in str(load_run(tmp_path / "kept"))

@@ -190,7 +190,7 @@ def test_records_tell_loss_metrics_and_protocol(tmp_path):
     assert 0 < record.loss < 2
     assert set(record.metrics) == {"AP", "AUC", "AP (all events)", "AUC (all events)"}
     assert "1 random destination per positive" in record.protocols["AP"]
-    assert "streaming history, batch 12" in record.protocols["AP"]
+    assert "averaged over batches of 12, transductive, streaming history" in record.protocols["AP"]
     assert record.events_per_second > 0
     assert {"prepare", "forward", "backward", "optimizer", "write"} <= set(record.stages)
     assert RunFiles(tmp_path).read_records() == run.records

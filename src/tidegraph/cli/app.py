@@ -22,6 +22,7 @@ from tidegraph.errors import TidegraphError
 
 INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_LONGEST_MESSAGE = 4000
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # About the named file rather than this program.
 _OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR,
@@ -118,7 +119,9 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 
 def report_error(message: str) -> None:
-    """One error message on stderr."""
+    """One error message on stderr; whatever it quotes, it stays one that can be read."""
+    if len(message) > _LONGEST_MESSAGE:
+        message = f"{message[:_LONGEST_MESSAGE]}... ({len(message):,} characters)"
     print(f"error: {message}", file=sys.stderr)
 
 
@@ -141,10 +144,12 @@ def _guarded(run: Callable[..., Any]) -> Callable[..., Any]:
             # The reader went away (`| head`). Whatever is still buffered must not raise again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(_BROKEN_PIPE) from None
-        except MemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not _is_of_memory(error):
+                raise
             report_error(
-                f"there is not enough memory ({error}): choose smaller batches, fewer candidates "
-                "or neighbours, or narrower vectors"
+                f"there is not enough memory ({_first_line(error)}): choose smaller batches, fewer "
+                "candidates or neighbours, or narrower vectors"
             )
             raise typer.Exit(2) from None
         except OSError as error:
@@ -160,6 +165,18 @@ def _guarded(run: Callable[..., Any]) -> Callable[..., Any]:
             raise typer.Exit(2) from None
 
     return guarded
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed; PyTorch says so in the text of a plain RuntimeError."""
+    said = str(error)
+    return isinstance(error, MemoryError) or any(
+        text in said for text in ("can't allocate memory", "out of memory", "size calculation over")
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")[:300]
 
 
 def _unloaded() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,22 @@ from typing import Any
 
 import numpy as np
 
+from tidegraph.cli.origin import note_origin
 from tidegraph.cli.settings import DataSettings, SplitSettings
-from tidegraph.errors import CheckpointError, InputError, SettingError, TidegraphError
+from tidegraph.errors import (
+    CheckpointError,
+    InputError,
+    SettingError,
+    TidegraphError,
+    listed,
+    shown,
+)
 from tidegraph.events import Events, Split, open_events, read_table
 from tidegraph.events.catalog import FLIGHTS_COLUMNS, list_datasets, load_dataset
 from tidegraph.events.published import default_cache_directory
+from tidegraph.events.sql import what_it_said
 from tidegraph.train import Run, load_run
+from tidegraph.train.run_config import checked
 from tidegraph.train.run_files import RunFiles
 
 _MANIFEST = "manifest.json"
@@ -65,10 +76,10 @@ def open_data(data: str | None, settings: DataSettings) -> OpenedData:
         InputError, SettingError, DownloadError: it cannot be used; says why and what to do.
     """
     if data is not None and (is_dataset(data) or not _looks_like_path(data)):
-        _refuse_columns(data, settings)
+        _refuse_columns(data, settings.changed())
         return OpenedData(load_dataset(data), _short(data), {"dataset": data})
     if data is not None and (Path(data) / _MANIFEST).is_file():
-        _refuse_columns(data, settings)
+        _refuse_columns(data, settings.changed())
         store = Path(data).resolve()
         return OpenedData(open_events(store), _short(store.name), {"store": str(store)})
     columns = settings.changed()
@@ -87,7 +98,9 @@ def open_data(data: str | None, settings: DataSettings) -> OpenedData:
         store.parent.mkdir(parents=True, exist_ok=True)
     except OSError:
         return OpenedData(read(path, settings, None), name, {**spec, "store": ""})
-    return OpenedData(read(path, settings, store), name, spec)
+    events = read(path, settings, store)
+    note_origin(store, path)
+    return OpenedData(events, name, spec)
 
 
 def table_store(path: Path, settings: DataSettings) -> Path:
@@ -125,7 +138,11 @@ def open_run(directory: Path, at: str = "best") -> Run:
     Raises:
         CheckpointError: not a run, damaged, or the data is gone or has changed.
     """
-    restore_store(RunFiles(directory).read_config()["data"])
+    files = RunFiles(directory)
+    data = files.read_config()["data"]
+    checked(DataSettings, data.get("columns", {}), files.config, "data.columns")
+    checked(SplitSettings, data.get("split", {}), files.config, "data.split")
+    restore_store(data)
     return load_run(directory, at=at)
 
 
@@ -154,6 +171,7 @@ def read_new_events(path: Path, run: Run, given: Mapping[str, Any]) -> Events:
         InputError: the table lacks a column or cannot be read.
     """
     if (path / _MANIFEST).is_file():
+        _refuse_columns(str(path), given)
         stored: Events = open_events(path)
         return stored
     if not path.is_file():
@@ -173,8 +191,8 @@ def read_new_events(path: Path, run: Run, given: Mapping[str, Any]) -> Events:
     events = read(path, settings, None)
     if unit is None and events.schema.time_unit is not None:
         raise InputError(
-            f"{path}: column {settings.time!r} holds dates, but the run's time is bare numbers "
-            "without a unit; give numbers as in the run's table"
+            f"{path}: column {shown(settings.time)} holds dates, but the run's time is bare "
+            "numbers without a unit; give numbers as in the run's table"
         )
     return align_features(events, run, settings)
 
@@ -245,8 +263,8 @@ def read_pairs(path: Path, run: Run, given: Mapping[str, Any]) -> tuple[np.ndarr
         for part, value in zip(named, row, strict=True):
             if value is None:
                 raise InputError(
-                    f"{path}, row {number} (data rows counted from 1), column {named[part]!r}: the "
-                    f"{part} is missing"
+                    f"{path}, row {number} (data rows counted from 1), column "
+                    f"{shown(named[part])}: the {part} is missing"
                 )
     if not rows:
         raise InputError(f"{path}: has no pairs; expected at least one row")
@@ -264,25 +282,30 @@ class _table:  # noqa: N801
         import duckdb
 
         from tidegraph.events.formats import Options, open_table
+        from tidegraph.events.sql import literal
 
         chosen = self.settings
+        self.scratch = tempfile.TemporaryDirectory(prefix="tidegraph-")
         self.connection = duckdb.connect()
+        self.connection.execute(f"SET temp_directory = {literal(self.scratch.name)}")
         options = Options(
             chosen.format, chosen.header, chosen.delimiter, chosen.table, chosen.query
         )
         wanted = [chosen.source, chosen.target]
         try:
             table = open_table(self.connection, self.path, options, wanted)
-        except duckdb.Error as error:
-            raise InputError(f"{self.path}: cannot be read: {error}") from None
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
         return self.connection, table
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         import duckdb
 
         self.connection.close()
+        self.scratch.cleanup()
         if isinstance(error, duckdb.Error):
-            raise InputError(f"{self.path}: cannot be read: {error}") from None
+            raise InputError(f"{self.path}: cannot be read: {what_it_said(error)}") from None
 
 
 def read(path: Path | None, settings: DataSettings, store: Path | None, **resources: Any) -> Events:
@@ -303,12 +326,11 @@ def read(path: Path | None, settings: DataSettings, store: Path | None, **resour
     return events
 
 
-def _refuse_columns(data: str, settings: DataSettings) -> None:
-    changed = settings.changed()
+def _refuse_columns(data: str, changed: Mapping[str, Any]) -> None:
     if changed:
         names = ", ".join(f"--{key.replace('_', '-')}" for key in changed)
         raise SettingError(
-            f"{names}: no effect on {data!r}, whose columns are already known; "
+            f"{names}: no effect on {shown(data)}, whose columns are already known; "
             "leave it out, or give a file to read"
         )
 
@@ -323,5 +345,4 @@ def _short(name: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:8])
-    return f"{shown}, ..." if len(names) > 8 else shown or "none"
+    return listed(names, most=8) or "none"

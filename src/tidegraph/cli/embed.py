@@ -12,7 +12,7 @@ from tidegraph._jit import set_threads
 from tidegraph.cli.data import open_run
 from tidegraph.cli.output import check_output, write_columns
 from tidegraph.cli.predict import query_time, say_if_behind
-from tidegraph.errors import InputError
+from tidegraph.errors import InputError, SettingError
 from tidegraph.report.console import Printer
 from tidegraph.report.plain import print_json
 from tidegraph.report.usage import peak_resident_bytes, versions
@@ -53,6 +53,9 @@ def embed(
         set_threads(threads)
     opened = open_run(run, at="stream")
     say_if_behind(opened, printer)
+    if side is not None and (nodes is None or not opened.events.schema.bipartite):
+        reason = "all nodes are embedded" if nodes is None else "sources and targets are one kind"
+        raise SettingError(f"--side {side} has no effect: {reason}; leave it out")
     found = opened.embed(_ids(nodes), time=query_time(at, opened), side=side)
     write_columns(out, found.columns())
     width = found.embedding.shape[1]

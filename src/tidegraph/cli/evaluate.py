@@ -11,7 +11,7 @@ import typer
 
 from tidegraph._jit import set_threads
 from tidegraph.cli.data import open_run
-from tidegraph.errors import InputError
+from tidegraph.errors import CheckpointError, InputError
 from tidegraph.events import EventRange
 from tidegraph.report.comparison import evaluate_baselines, scored
 from tidegraph.report.console import ConsoleListener, Printer
@@ -83,9 +83,16 @@ def test_part(run: Run, directory: Path) -> EventRange:
 
     Raises:
         InputError: the run has none.
+        CheckpointError: it was changed to what it cannot be.
     """
-    saved = RunFiles(directory).read_config()["data"].get("test")
-    start, stop = saved or (run.stream.stop, len(run.events))
+    files = RunFiles(directory)
+    first, end = run.stream.stop, len(run.events)
+    start, stop = files.read_config()["data"].get("test") or (first, end)
+    if not first <= start <= stop <= end:
+        raise CheckpointError(
+            f"{files.config}: data.test=[{start}, {stop}]: expected positions from {first}, the "
+            f"end of validation, to {end}; put back what `tidegraph train` wrote"
+        )
     if start >= stop:
         raise InputError(
             f"{directory}: the run was trained without a test split (--test 0), so there is "

@@ -34,7 +34,8 @@ def write_columns(path: Path | None, columns: Mapping[str, np.ndarray]) -> None:
     """Write columns, to stdout as CSV if `path` is None.
 
     Args:
-        path: its suffix says the format; replaced only when all is written.
+        path: its suffix says the format; replaced only when all is written. Of a link, what it
+            leads to is replaced and the link stays.
         columns: [B] numbers or text, or [B, D] vectors: lists in Parquet and JSON lines, matrices
             in NPZ, columns `name_0`, `name_1`, ... in CSV.
 
@@ -46,16 +47,22 @@ def write_columns(path: Path | None, columns: Mapping[str, np.ndarray]) -> None:
         _write_csv(sys.stdout.buffer, columns)
         sys.stdout.buffer.flush()
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     writer = {".csv": _write_csv, ".parquet": _write_parquet, ".jsonl": _write_jsonl,
               ".npz": _write_npz}[path.suffix.lower()]  # fmt: skip
+    given, path = (
+        path,
+        Path(os.path.realpath(path)),
+    )  # a link stays, and what it leads to is replaced
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {given}: it is no ordinary file. Nothing was written")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
             writer(file, columns)
         os.replace(temporary, path)
     except OSError as error:
         raise InputError(
-            f"cannot write {path}: {error.strerror or error}; free some space or choose another "
+            f"cannot write {given}: {error.strerror or error}; free some space or choose another "
             "place. Nothing was written"
         ) from None
     finally:

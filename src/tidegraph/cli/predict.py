@@ -16,7 +16,7 @@ from tidegraph.cli.data import open_run, read_new_events, read_pairs
 from tidegraph.cli.flags import flags_for, number_or_text, with_flags
 from tidegraph.cli.output import check_output, write_columns
 from tidegraph.cli.settings import settings_of
-from tidegraph.errors import SettingError
+from tidegraph.errors import SettingError, shown
 from tidegraph.events.times import nanoseconds_of
 from tidegraph.events.units import NANOSECONDS
 from tidegraph.report.console import ConsoleListener, Printer
@@ -31,6 +31,8 @@ _OWN_FLAGS = ("events", "pairs", "at", "candidates", "embeddings", "out", "keep"
 _FIXED = ("bipartite", "query")
 _AS_IN_TRAINING = ("source", "target", "time", "features", "categorical", "label", "weight",
                    "time_unit")  # fmt: skip
+
+_OF_PAIRS = ("source", "target", "header", "delimiter", "table", "format")
 
 
 def command() -> Callable[..., Any]:
@@ -77,7 +79,7 @@ def predict(
     """Score, write, and (with --keep) move the run forward."""
     if (events is None) == (pairs is None):
         raise SettingError("give either --events FILE or --pairs FILE")
-    _check_flags(events, at, candidates, embeddings, keep)
+    _check_flags(events, at, candidates, embeddings, keep, given.get("data", {}))
     check_output(out)
     printer = Printer(quiet=quiet, results_only=True)
     if threads is not None:
@@ -127,18 +129,23 @@ def query_time(text: str | None, run: Run) -> Any:
     unit = run.events.schema.time_unit
     if unit is None:
         raise SettingError(
-            f"--at {text!r}: the run's time has no known unit; give a number, as in the table"
+            f"--at {shown(text)}: the run's time has no known unit; give a number, as in the table"
         )
     nanoseconds, size = nanoseconds_of(value, "--at"), NANOSECONDS[unit]
     if run.events.time.dtype.kind == "f":
         return nanoseconds / size
     if nanoseconds % size:
-        raise SettingError(f"--at {text!r} is not a whole number of {unit!r}, the run's unit")
+        raise SettingError(f"--at {shown(text)} is not a whole number of {unit!r}, the run's unit")
     return nanoseconds // size
 
 
 def _check_flags(
-    events: Path | None, at: str | None, candidates: int, embeddings: bool, keep: bool
+    events: Path | None,
+    at: str | None,
+    candidates: int,
+    embeddings: bool,
+    keep: bool,
+    columns: Mapping[str, Any],
 ) -> None:
     """A flag without effect is refused."""
     if events is not None and at is not None:
@@ -148,6 +155,12 @@ def _check_flags(
         for flag, value in unused.items():
             if value:
                 raise SettingError(f"{flag} is for --events; it has no effect on --pairs")
+        for key in columns:
+            if key not in _OF_PAIRS:
+                flag = f"--{key.replace('_', '-')}"
+                raise SettingError(
+                    f"{flag} is for --events; pairs have a source and a target alone"
+                )
 
 
 def _say(

@@ -8,7 +8,7 @@ declarations.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,10 +16,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from tidegraph.errors import SettingError
+from tidegraph.errors import SettingError, shown
 from tidegraph.models import MODELS, model_class, model_settings
 from tidegraph.presets import Preset, find_preset
 from tidegraph.train import TrainSettings
+from tidegraph.train.run_config import check_config
 
 SECTIONS = ("data", "split", "model", "training")
 
@@ -86,6 +87,14 @@ class SplitSettings(BaseModel):
     test_time: int | float | str | None = Field(
         None, description="validation ends at this time, instead of shares"
     )
+
+    def effective(self) -> dict[str, Any]:
+        """What decides the split, as plain values: borders, or shares and how they are taken."""
+        timed = self.val_time is not None or self.test_time is not None
+        unused = {"val", "test", "by", "ties"} if timed else {"val_time", "test_time"}
+        if self.by == "time":
+            unused.add("ties")
+        return self.model_dump(exclude=unused)
 
 
 @dataclass(frozen=True)
@@ -189,16 +198,60 @@ def merge(
                 _check_key(section, key, name, config if origin == "file" else None)
                 values[section][key] = value
                 given[f"{section}.{key}"] = origin
+    for section in SECTIONS:
+        origins = {key: given[f"{section}.{key}"] for key in values[section]}
+        check_effect(section, values[section], origins)
+
+    def where(section: str, key: str) -> str:
+        return f"{config}: " if given.get(f"{section}.{key}") == "file" else ""
+
     return Settings(
-        data=_validated(DataSettings, values["data"]),
-        split=_validated(SplitSettings, values["split"]),
-        training=TrainSettings.of(values["training"]),
+        data=_validated(DataSettings, values, "data", where),
+        split=_validated(SplitSettings, values, "split", where),
+        training=_validated(TrainSettings, values, "training", where),
         model=name,
-        model_values=_model_values(name, values["model"]),
+        model_values=model_values(name, values["model"], where),
         path=path,
         preset=preset or "",
         given=given,
     )
+
+
+def check_effect(section: str, values: Mapping[str, Any], origins: Mapping[str, Any]) -> None:
+    """Refuse a setting that another one makes meaningless.
+
+    Args:
+        section: of both.
+        values: by key.
+        origins: key -> "preset", "file" or "flag". What a later origin overrides is not refused:
+            `--val-time` stands over a preset's shares.
+
+    Raises:
+        SettingError: names both.
+    """
+    rank = {"preset": 0, "file": 1, "flag": 2}
+    for key, reason, by in _WITHOUT_EFFECT.get(section, ()):
+        if values.get(key) is None or values.get(by) in (None, False, ()):
+            continue
+        if rank.get(origins[key], 0) >= rank.get(origins[by], 0):
+            flag, other = (f"--{one.replace('_', '-')}" for one in (key, by))
+            raise SettingError(
+                f"{section} setting {key} ({flag}) has no effect with {by} ({other}): {reason}; "
+                "leave one of them out"
+            )
+
+
+_BORDERS = "the borders of the split are given as times"
+_WITHOUT_EFFECT: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "split": tuple(
+        (key, _BORDERS, by)
+        for key in ("val", "test", "by", "ties")
+        for by in ("val_time", "test_time")
+    ),
+    "training": (("checkpoint_seconds", "batches are counted instead", "checkpoint_batches"),),
+    "data": (("table", "the query says what is read", "query"),),
+}
+"""Section -> (key, why it has no effect, the key that takes its place)."""
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
@@ -206,6 +259,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
 
     Raises:
         SettingError: no such file, not YAML, an unknown section.
+        CheckpointError: a run's config.yaml that was changed to what it cannot be.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
@@ -216,13 +270,13 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(content, dict):
         raise SettingError(f"--config {path}: expected the sections {', '.join(SECTIONS)}")
     if "parts" in content and isinstance(content.get("model"), dict):
-        content = _of_run(content)
+        content = _of_run(check_config(path, content))
     for section, values in content.items():
         if section not in SECTIONS:
             raise SettingError(_unknown(f"{path}: ", "section", section, SECTIONS))
         if not isinstance(values, dict):
             raise SettingError(
-                f"{path}: section {section!r} is {values!r}; expected keys and values"
+                f"{path}: section {section!r} is {shown(values)}; expected keys and values"
             )
     return content
 
@@ -260,24 +314,40 @@ def _unknown(where: str, label: str, key: str, names: Any) -> str:
     return f"{where}unknown {label} {key!r}: expected one of {', '.join(names)}.{hint}"
 
 
-def _validated(cls: Any, values: dict[str, Any]) -> Any:
+def _validated(
+    cls: Any, values: dict[str, dict[str, Any]], section: str, where: Callable[[str, str], str]
+) -> Any:
     try:
-        return cls(**values)
+        return cls(**values[section])
     except ValidationError as error:
         first = error.errors()[0]
-        raise SettingError(
-            f"setting {first['loc'][0]}={first['input']!r}: {first['msg']}"
-        ) from None
+        key, value = str(first["loc"][0]), shown(first["input"])
+        raise SettingError(f"{where(section, key)}setting {key}={value}: {first['msg']}") from None
 
 
-def _model_values(name: str, values: dict[str, Any]) -> dict[str, Any]:
+def model_values(
+    name: str, values: Mapping[str, Any], where: Callable[[str, str], str]
+) -> dict[str, Any]:
+    """Values of a model's settings, checked and as the model takes them.
+
+    Args:
+        name: of the model.
+        values: by setting.
+        where: (section, key) -> the file that the value is from, for messages.
+
+    Raises:
+        SettingError: an unknown setting, or a value of another type.
+    """
     types = {setting.key: setting.type for setting in settings_of("model", name)}
     checked = {}
     for key, value in values.items():
+        if key not in types:
+            raise SettingError(_unknown(where("model", key), f"{name} setting", key, types))
         try:
             checked[key] = TypeAdapter(types[key]).validate_python(value)
         except ValidationError as error:
             raise SettingError(
-                f"{name} setting {key}={value!r}: {error.errors()[0]['msg']}"
+                f"{where('model', key)}{name} setting {key}={shown(value)}: "
+                f"{error.errors()[0]['msg']}"
             ) from None
     return checked

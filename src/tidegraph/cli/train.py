@@ -24,9 +24,17 @@ from tidegraph.cli.data import (
     split_events,
 )
 from tidegraph.cli.flags import flags_for, with_flags
-from tidegraph.cli.settings import DataSettings, Settings, SplitSettings, merge, settings_of
+from tidegraph.cli.settings import (
+    DataSettings,
+    Settings,
+    SplitSettings,
+    check_effect,
+    merge,
+    model_values,
+    settings_of,
+)
 from tidegraph.cli.warm_up import warm_up
-from tidegraph.errors import CheckpointError, SettingError
+from tidegraph.errors import CheckpointError, SettingError, shown
 from tidegraph.events import Split
 from tidegraph.models import MODELS, build_model
 from tidegraph.presets import PRESETS
@@ -39,8 +47,10 @@ from tidegraph.report.usage import peak_resident_bytes, process_started, version
 from tidegraph.train import Run, Trainer, TrainSettings
 from tidegraph.train.checkpoint import load_checkpoint
 from tidegraph.train.contents import FREE_SETTINGS
+from tidegraph.train.room import check_room
 from tidegraph.train.run import open_data as open_saved
-from tidegraph.train.run_files import RunFiles
+from tidegraph.train.run_config import checked
+from tidegraph.train.run_files import RunFiles, new_directory
 
 _PRESET_HELP = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
 _OWN_FLAGS = ("model", "preset", "config", "name", "out", "resume", "threads", "quiet", "json",
@@ -73,7 +83,7 @@ def train(
     name: Annotated[
         str | None, typer.Option(help="the run's name (default: date, data and model)")
     ] = None,
-    out: Annotated[Path, typer.Option(help="directory of runs")] = Path("runs"),
+    out: Annotated[Path | None, typer.Option(help="directory of runs (default runs)")] = None,
     resume: Annotated[
         Path | None, typer.Option(help="go on with this run's directory, bit for bit")
     ] = None,
@@ -90,14 +100,19 @@ def train(
     if threads is not None:
         set_threads(threads)
     if resume is not None:
-        fixed = {"data": data, "model": model, "preset": preset, "config": config, "name": name}
+        fixed = {"data": data, "model": model, "preset": preset, "config": config, "name": name,
+                 "out": out}  # fmt: skip
         more = _continued({**fixed, **given})
         job = _resumed(resume, more, seconds)
     else:
         if preset is None and config is None and data in (None, "flights"):
             preset = "flights"
         settings = merge(given, model=model, preset=preset, config=config)
-        job = _new(data, settings, out, name, seconds)
+        job = _new(data, settings, out or Path("runs"), name, seconds)
+    check_room(
+        job.settings.model, job.opened.events.schema, job.settings.model_values,
+        job.settings.training, max(len(part) for part in job.split),
+    )  # fmt: skip
     seconds["compile"] = warm_up(
         job.opened.events, job.settings.model, job.settings.model_values, job.settings.training,
         job.settings.split.hidden_nodes > 0, printer,
@@ -134,7 +149,7 @@ class Job:
         test = self.split.test
         return {
             **self.opened.spec,
-            "split": self.settings.split.model_dump(exclude_defaults=True),
+            "split": self.settings.split.effective(),
             "test": [test.start, test.stop],
         }
 
@@ -159,6 +174,7 @@ class Outcome:
 def _new(
     data: str | None, settings: Settings, out: Path, name: str | None, seconds: dict[str, float]
 ) -> Job:
+    _check_name(name)
     if name is not None and (out / name).exists():
         raise SettingError(
             f"{out / name} exists already: choose another --name, or go on with it by "
@@ -172,6 +188,18 @@ def _new(
     seconds["data"] = time.perf_counter() - started
     split = _checked_split(opened, settings)
     return Job(settings, opened, split, out, name)
+
+
+def _check_name(name: str | None) -> None:
+    """Refuse a name that is no name of one directory within --out."""
+    if name is None:
+        return
+    letters = "".join(letter for letter in name if letter in "/\\:" or not letter.isprintable())
+    if letters or name.strip() != name or name in ("", ".", "..") or name.startswith("-"):
+        raise SettingError(
+            f"--name {shown(name)}: expected the name of one new directory, such as trips-1, "
+            "without slashes, colons, or blanks at its ends. --out DIR says where it goes"
+        )
 
 
 def _resumed(directory: Path, more: Mapping[str, Any], seconds: dict[str, float]) -> Job:
@@ -188,11 +216,13 @@ def _resumed(directory: Path, more: Mapping[str, Any], seconds: dict[str, float]
     events = open_saved(spec, directory)
     seconds["data"] = time.perf_counter() - started
     settings = Settings(
-        data=DataSettings(**spec.get("columns", {})),
-        split=SplitSettings(**spec.get("split", {})),
+        data=checked(DataSettings, spec.get("columns", {}), files.config, "data.columns"),
+        split=checked(SplitSettings, spec.get("split", {}), files.config, "data.split"),
         training=TrainSettings.of({**config["training"], **more}),
         model=config["model"]["name"],
-        model_values=config["model"]["settings"],
+        model_values=model_values(
+            config["model"]["name"], config["model"]["settings"], lambda *_: f"{files.config}: "
+        ),
     )
     for saved in ("split", "test"):
         spec.pop(saved, None)
@@ -205,6 +235,9 @@ def _continued(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a run may be continued with; nothing computed so far depends on them."""
     training = dict(given.get("training", {}))
     allowed = {name: training.pop(name) for name in FREE_SETTINGS if name in training}
+    if "checkpoint_seconds" in allowed and "checkpoint_batches" not in allowed:
+        allowed["checkpoint_batches"] = None  # of the two, the one that is asked for now
+    check_effect("training", allowed, allowed)
     others = [*training]
     for name, value in given.items():
         if value and name != "training":
@@ -222,23 +255,6 @@ def _checked_split(opened: OpenedData, settings: Settings) -> Split:
     if len(split.val) == 0:
         raise SettingError("--val 0: the best epoch is chosen on the validation part; give a share")
     return split
-
-
-def claim_directory(out: Path, name: str) -> Path:
-    """Create out/name, or out/name-2, -3, ... where that is taken; two runs never share one."""
-    number = 1
-    while True:
-        directory = out / (name if number == 1 else f"{name}-{number}")
-        try:
-            directory.mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            raise SettingError(
-                f"cannot create {directory}: {error.strerror}; choose another place with --out"
-            ) from None
-        else:
-            return directory
 
 
 def _print_job(job: Job, printer: Printer) -> None:
@@ -269,7 +285,7 @@ def _run(job: Job, printer: Printer, seconds: dict[str, float]) -> Outcome:
     if directory is None:
         today = datetime.date.today().isoformat()
         named = job.name or f"{today}-{job.opened.name}-{job.settings.model}"
-        directory = claim_directory(job.out, named)
+        directory = new_directory(job.out / named)
         job = replace(job, opened=keep_events(job.opened, directory))
     try:
         return _train_and_test(job, directory, printer, seconds)
@@ -290,7 +306,7 @@ def _how_to_go_on(directory: Path, kept: bool) -> str:
 
 def _best_so_far(directory: Path) -> float:
     """The validation figure to beat when a run goes on."""
-    cursor = load_checkpoint(RunFiles(directory).last).about["cursor"]
+    cursor = load_checkpoint(RunFiles(directory).last, "last").about["cursor"]
     return float(cursor["best_value"]) if cursor["best_epoch"] >= 0 else -math.inf
 
 

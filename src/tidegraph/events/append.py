@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tidegraph.errors import InputError
+from tidegraph.errors import InputError, shown
 from tidegraph.events.arrays import assemble
 from tidegraph.events.core import Events, ReadReport
 from tidegraph.events.ids import NodeIds
@@ -168,7 +168,7 @@ def _node_features(
     if later.node_features is None or later.schema.node_features != events.schema.node_features:
         new = numbering.ids.to_original([size])[0]
         raise InputError(
-            f"{name}: {grown - size} new nodes (such as {new!r}) come without the "
+            f"{name}: {grown - size} new nodes (such as {shown(new)}) come without the "
             f"{events.schema.node_features} node features that the others have; read the later "
             "events with node_features= for them"
         )

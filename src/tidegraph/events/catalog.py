@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegraph.errors import SettingError
+from tidegraph.errors import SettingError, shown
 from tidegraph.events.core import Events
 from tidegraph.events.published import (
     PublishedFile,
@@ -138,19 +138,21 @@ def _parse_name(name: str, scale: float) -> tuple[str, float]:
     head, _, tail = key.rpartition(":")
     if head not in names or not head.startswith(_SYNTHETIC):
         close = difflib.get_close_matches(head if head in names else key, names, n=1, cutoff=0.5)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = f" Did you mean {shown(close[0])}?" if close else ""
         raise SettingError(
-            f"there is no data set {name!r}.{hint} There are: {', '.join(names)}. "
+            f"there is no data set {shown(name)}.{hint} There are: {', '.join(names)}. "
             "For a file of your own use read_table"
         )
     try:
         named = float(tail)
     except ValueError:
         raise SettingError(
-            f"the scale in {name!r} is {tail!r}; expected a number, as in {head}:0.1"
+            f"the scale in {shown(name)} is {shown(tail)}; expected a number, as in {head}:0.1"
         ) from None
     if scale not in (1.0, named):
-        raise SettingError(f"{name!r} names scale {named:g}, but scale={scale:g} was given too")
+        raise SettingError(
+            f"{shown(name)} names scale {named:g}, but scale={scale:g} was given too"
+        )
     return head, named
 
 

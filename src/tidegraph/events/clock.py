@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tidegraph.errors import InputError
+from tidegraph.errors import InputError, shown
 from tidegraph.events.columns import is_numeric
 from tidegraph.events.formats import Table
 from tidegraph.events.sql import first_row, one
@@ -79,10 +79,10 @@ class _Reader:
         if row is not None:
             sql = f"SELECT CAST(t AS VARCHAR) FROM staged WHERE rowid = {row}"
             value = one(self.connection, sql)
-            shown = "" if value is None else f" is {value!r}:"
+            found = "" if value is None else f" is {shown(value)}:"
             raise InputError(
                 f"{self.table.name}, row {row + 1} (data rows counted from 1), "
-                f"column {self.column!r}{shown} time {problem}"
+                f"column {shown(self.column)}{found} time {problem}"
             )
 
     def _first_failing(self, condition: str) -> int | None:
@@ -91,7 +91,9 @@ class _Reader:
 
 def _numeric(reader: _Reader, kind: str, time_unit: str | None) -> Clock:
     if kind == "BOOLEAN" or kind.endswith("]"):
-        raise InputError(f"{reader.table.name}: column {reader.column!r} is {kind}; expected times")
+        raise InputError(
+            f"{reader.table.name}: column {shown(reader.column)} is {kind}; expected times"
+        )
     if kind.split("(")[0] in ("FLOAT", "DOUBLE", "DECIMAL"):
         reader.require("isfinite(CAST(t AS DOUBLE))", "must be a finite number")
         return Clock("CAST(t AS DOUBLE)", "float64", time_unit)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tidegraph.errors import InputError, SettingError
+from tidegraph.errors import InputError, SettingError, listed, shown
 from tidegraph.events.formats import Table
 from tidegraph.events.sql import quoted
 
@@ -50,7 +50,7 @@ def resolve_columns(
         for part, name in (("source", source), ("target", target), ("time", time))
     }
     if found["source"] == found["target"]:
-        raise SettingError(f"source and target are both column {found['source']!r}")
+        raise SettingError(f"source and target are both column {shown(found['source'])}")
     label_name = None if label is None else find_column(table, label, "label")
     weight_name = None if weight is None else find_column(table, weight, "weight")
     names = (categorical,) if isinstance(categorical, (str, int)) else tuple(categorical)
@@ -63,7 +63,7 @@ def resolve_columns(
         feature_names = tuple(find_column(table, name, "features") for name in names)
     both = set(feature_names) & set(categorical_names)
     if both:
-        raise SettingError(f"column {both.pop()!r} is in both features and categorical")
+        raise SettingError(f"column {shown(both.pop())} is in both features and categorical")
     return Columns(**found, features=feature_names, categorical=categorical_names,
                    label=label_name, weight=weight_name)  # fmt: skip
 
@@ -77,28 +77,30 @@ def rest_of(table: Table, taken: set[str | None]) -> tuple[str, ...]:
 
 def find_column(table: Table, name: str | int, part: str) -> str:
     """The column called `name`, or at position `name`."""
-    listed = ", ".join(table.columns)
+    if name in table.unreadable:
+        raise InputError(f"{table.name}, column {shown(name)}{table.unreadable[str(name)]}")
+    columns = listed(table.columns)
     if isinstance(name, int):
         if 0 <= name < len(table.columns):
-            return table.columns[name]
+            return find_column(table, table.columns[name], part)
         raise InputError(
             f"{table.name}: no column {name} (for {part}); there are {len(table.columns)}, "
-            f"numbered from 0: {listed}"
+            f"numbered from 0: {columns}"
         )
     if name in table.repeated:
         raise InputError(
-            f"{table.name}: more than one column is called {name!r} (for {part}); say which by its "
-            f"position from 0: {listed}"
+            f"{table.name}: more than one column is called {shown(name)} (for {part}); say which "
+            f"by its position from 0: {columns}"
         )
     if name in table.columns:
         return name
-    close = difflib.get_close_matches(name, table.columns, n=1, cutoff=0.4)
-    hint = f". Did you mean {close[0]!r}?" if close else ""
+    close = difflib.get_close_matches(name[:80], table.columns, n=1, cutoff=0.4)
+    hint = f". Did you mean {shown(close[0])}?" if close else ""
     raise InputError(
-        f"{table.name}: no column {name!r} (for {part}); columns: {listed}{hint}"
+        f"{table.name}: no column {shown(name)} (for {part}); columns: {columns}{hint}"
         ". A file without a header is addressed by position: 0, 1, 2"
         if table.trim and not hint
-        else f"{table.name}: no column {name!r} (for {part}); columns: {listed}{hint}"
+        else f"{table.name}: no column {shown(name)} (for {part}); columns: {columns}{hint}"
     )
 
 
@@ -123,6 +125,11 @@ def id_of(table: Table, column: str) -> tuple[str, str]:
     """SQL of an id column and its type there, BIGINT or VARCHAR."""
     kind = table.types[column]
     name = quoted(column)
+    if is_list(kind) or kind.startswith(("STRUCT", "MAP", "UNION")):
+        raise InputError(
+            f"{table.name}: column {shown(column)} is {kind[:80]}; expected ids, "
+            "integers or text. Make one text of each value first"
+        )
     if table.text:
         return text_of(table, column), "VARCHAR"
     if kind in _INTEGERS:
@@ -147,7 +154,7 @@ def number_of(table: Table, column: str) -> str:
     kind = table.types[column]
     if not table.text and not is_numeric(kind) and kind != "VARCHAR" and "ENUM" not in kind:
         raise InputError(
-            f"{table.name}: column {column!r} is {kind}, expected numbers; "
+            f"{table.name}: column {shown(column)} is {kind}, expected numbers; "
             "convert it, or name it in categorical="
         )
     if table.text or not is_numeric(kind):

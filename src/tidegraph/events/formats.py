@@ -10,14 +10,17 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import io
 import os
 import re
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from tidegraph.errors import InputError, SettingError
+from tidegraph.errors import InputError, SettingError, listed, shown
 from tidegraph.events.frames import as_arrow
 from tidegraph.events.sql import literal, quoted, rows, run
 
@@ -39,6 +42,9 @@ _SUFFIXES = {
 }
 _DELIMITERS = (",", "\t", ";", "|", " ")
 _SAMPLE_LINES = 50
+_SAMPLE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 24
+_LONGEST_LINE = 4_000_000  # bytes read in search of the first lines; the reader takes half as much
 _POSITION_NAME = re.compile(r"c(\d+)$")
 
 
@@ -56,6 +62,7 @@ class Table:
         integers: columns of mixed types -> the values that were integers there.
         units: time columns that arrive as integers -> their unit.
         repeated: names that more than one column of the file has.
+        unreadable: columns of values that are no ids, numbers or times -> what was found.
     """
 
     name: str
@@ -67,6 +74,7 @@ class Table:
     integers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     repeated: frozenset[str] = frozenset()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,16 +110,26 @@ def open_table(
     if data is None:
         if options.query is None:
             raise SettingError("nothing to read: give a file, a frame, or query= with SQL")
+        _refuse_text_options("a query", "read as it says", options)
+        if options.format is not None or options.table is not None:
+            raise SettingError("format= and table= are for files; a query alone says how it reads")
         return _from_query(connection, "query", options.query)
     if not isinstance(data, (str, Path)):
+        if options.format is not None or options.table is not None:
+            raise SettingError("format= and table= are for files; this is a frame")
+        _refuse_text_options("the data", "a frame", options)
         table = _from_frame(connection, data, alias)
     else:
         path = Path(data)
         kind = _format_of(path, options)
         if kind == "duckdb":
+            _refuse_text_options(path.name, kind, options)
+            if options.table is not None and options.query is not None:
+                raise SettingError("table= has no effect with query=, which says what is read")
             return _from_database(connection, path, options)
         if options.table is not None:
             raise SettingError(f"{path.name}: table= is for database files; this is {kind}")
+        _refuse_text_options(path.name, kind, options)
         if kind == "parquet":
             table = _scanned(connection, path.name, f"read_parquet({literal(str(path))})")
         elif kind == "jsonl":
@@ -122,6 +140,19 @@ def open_table(
         return table
     run(connection, f"CREATE VIEW data AS SELECT * FROM {table.sql}")
     return _from_query(connection, table.name, options.query)
+
+
+def _refuse_text_options(name: str, kind: str, options: Options) -> None:
+    """Only CSV and TSV files have headers and delimiters.
+
+    Raises:
+        SettingError: one was given for something else.
+    """
+    if kind in ("csv", "tsv"):
+        return
+    for option in ("header", "delimiter"):
+        if getattr(options, option) is not None:
+            raise SettingError(f"{option}= is for CSV and TSV files; {name} is {kind}")
 
 
 def _format_of(path: Path, options: Options) -> str:
@@ -181,7 +212,10 @@ def _from_frame(connection: Any, data: Any, alias: str) -> Table:
     frame = as_arrow(data)
     connection.register(alias, frame.table)
     types = _describe(connection, alias)
-    return Table(frame.name, alias, tuple(types), types, integers=frame.integers, units=frame.units)
+    return Table(
+        frame.name, alias, tuple(types), types, integers=frame.integers, units=frame.units,
+        unreadable=frame.unreadable,
+    )  # fmt: skip
 
 
 def _from_database(connection: Any, path: Path, options: Options) -> Table:
@@ -203,14 +237,14 @@ def _from_database(connection: Any, path: Path, options: Options) -> Table:
         "FROM duckdb_views() WHERE database_name = 'given' AND NOT internal ORDER BY 1",
     )
     names = [name for pair in found for name in pair]
-    listed = ", ".join(pair[1] for pair in found) or "none"
+    there = listed(pair[1] for pair in found) or "none"
     table = options.table
     if table is None:
         if len(found) != 1:
-            raise InputError(f"{path}: say which table with table=; tables there: {listed}")
+            raise InputError(f"{path}: say which table with table=; tables there: {there}")
         table = found[0][0]
     elif table not in names:
-        raise InputError(f"{path}: no table {table!r}; tables there: {listed}")
+        raise InputError(f"{path}: no table {shown(table)}; tables there: {there}")
     dotted = ".".join(quoted(part) for part in table.split("."))
     return _scanned(connection, f"{path.name}:{table}", f"given.{dotted}")
 
@@ -235,6 +269,7 @@ def _from_csv(
     if options.delimiter is not None and len(options.delimiter) != 1:
         raise SettingError(f"delimiter is {options.delimiter!r}; expected one character")
     lines = _first_lines(path)
+    source = _one_line_end(connection, path)
     skipped = 0
     while skipped < len(lines) and (lines[skipped].strip() or "#")[0] in "#%":
         skipped += 1
@@ -242,7 +277,10 @@ def _from_csv(
     if not lines:
         raise InputError(f"{path}: is empty; expected a table of events")
     delimiter = options.delimiter or ("\t" if kind == "tsv" else _delimiter_of(lines))
-    records = list(csv.reader(lines, delimiter=delimiter))
+    try:
+        records = list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error as error:
+        raise InputError(f"{path}: the first lines are not those of a CSV table: {error}") from None
     has_header = options.header
     if has_header is None:
         has_header = _has_header(records, wanted)
@@ -251,9 +289,9 @@ def _from_csv(
         raise InputError(f"{path}: has a header and no rows; expected at least one event")
     columns = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in names)
     sql = (
-        f"read_csv({literal(str(path))}, auto_detect=false, header={str(has_header).lower()}, "
+        f"read_csv({literal(str(source))}, auto_detect=false, header={str(has_header).lower()}, "
         f"delim={literal(delimiter)}, quote='\"', escape='\"', skip={skipped}, "
-        f"columns={{{columns}}}{_compression(path)})"
+        f"columns={{{columns}}}{_line_end(source, skipped)}{_compression(source)})"
     )
     types = _seeming_types(names, records[1:] if has_header else records)
     given = [value.strip() for value in records[0]] if has_header else []
@@ -275,35 +313,116 @@ def _first_lines(path: Path) -> list[str]:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: is empty; expected a table of events")
         raise InputError(f"{path}: is named {path.suffix} but is not compressed so; rename it")
-    try:
-        if "zstd" in packed:
-            import pyarrow as pa
-
-            opened: Any = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
-            content: bytes = opened.read(1 << 16)
-        else:
-            with gzip.open(path) if packed else open(path, "rb") as file:
-                content = file.read(1 << 16)
-    except (OSError, EOFError) as error:
-        raise InputError(
-            f"{path}: cannot be unpacked ({error}); it is damaged or truncated, fetch it again"
-        ) from None
+    with _unpacked(path) as file:
+        content, whole = file.read(_SAMPLE_BYTES), False
+        while len(content.splitlines()) < 3 and len(content) < _LONGEST_LINE and not whole:
+            more = file.read(_SAMPLE_BYTES)
+            content, whole = content + more, not more
+        whole = whole or not file.read(1)
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise InputError(f"{path}: is UTF-16 text; save it as UTF-8")
     if b"\0" in content:
         raise InputError(f"{path}: holds binary data (a zero byte); expected a text file in UTF-8")
     text = content.decode("utf-8-sig", "replace")
-    lines = text.splitlines()
-    cut = len(text) >= 60000 and len(lines) > 1  # the last line may be cut
-    return (lines[:-1] if cut else lines)[:_SAMPLE_LINES]
+    lines = [line.rstrip("\r") for line in io.StringIO(text, newline=None)]
+    lines = [line.rstrip("\n") for line in lines]
+    if not whole and len(lines) < 3:
+        long = max(lines, key=len)
+        raise InputError(
+            f"{path}: has a line of more than {_LONGEST_LINE // 2:,} characters, {shown(long)}; "
+            "expected a table with one event a line"
+        )
+    return (lines if whole else lines[:-1])[:_SAMPLE_LINES]  # the last one may be cut
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[BinaryIO]:
+    """A file's content, unpacked on the way where it is packed.
+
+    Raises:
+        InputError: it cannot be unpacked to its end.
+    """
+    packed = _compression(path)
+    if not packed:
+        with open(path, "rb") as plain:
+            yield plain
+        return
+    try:
+        if "zstd" in packed:
+            import pyarrow as pa
+
+            with pa.OSFile(str(path)) as raw, pa.CompressedInputStream(raw, "zstd") as stream:
+                yield stream
+        else:
+            with gzip.open(path) as file:
+                yield file  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(
+            f"{path}: cannot be unpacked ({error}); it is damaged or truncated, fetch it again"
+        ) from None
+
+
+def _one_line_end(connection: Any, path: Path) -> Path:
+    """The file, or where its line ends are of several kinds, a copy with one kind.
+
+    A table pasted together on several systems has them; the CSV reader takes one kind only.
+    Line ends within quotes belong to the value and stay.
+    """
+    ends = {b"\n": 0, b"\r": 0, b"\r\n": 0}
+    last = b""
+    with _unpacked(path) as file:
+        while piece := file.read(_PIECE_BYTES):
+            if b"\r" in piece or last == b"\r":
+                ends[b"\r\n"] += piece.count(b"\r\n") + (last + piece[:1] == b"\r\n")
+            ends[b"\r"] += piece.count(b"\r")
+            ends[b"\n"] += piece.count(b"\n")
+            last = piece[-1:]
+    both = ends.pop(b"\r\n")
+    kinds = (both > 0) + sum(count > both for count in ends.values())
+    if kinds < 2:
+        return path
+    scratch = Path(rows(connection, "SELECT current_setting('temp_directory')")[0][0])
+    copy = scratch / f"{len(list(scratch.iterdir())) if scratch.is_dir() else 0}-{path.name}.csv"
+    scratch.mkdir(parents=True, exist_ok=True)
+    inside, held = False, b""
+    with _unpacked(path) as file, open(copy, "wb") as out:
+        while piece := file.read(_PIECE_BYTES):
+            piece, held = held + piece, b""
+            if piece.endswith(b"\r"):  # may be half of one line end
+                piece, held = piece[:-1], b"\r"
+            texts = piece.split(b'"')
+            for place in range(int(inside), len(texts), 2):
+                texts[place] = texts[place].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            inside ^= len(texts) % 2 == 0
+            out.write(b'"'.join(texts))
+        out.write(b"\n" if held and not inside else held)
+    return copy
+
+
+def _line_end(path: Path, skipped: int) -> str:
+    """How lines end, where the reader would take a line end within a quoted name for it."""
+    with _unpacked(path) as file:
+        text = file.read(_SAMPLE_BYTES)
+    for _ in range(skipped):
+        text = re.split(rb"\r\n|\r|\n", text, maxsplit=1)[-1]
+    texts = text.split(b'"')
+    outside = next((t for t in texts[::2] if b"\n" in t or b"\r" in t), b"")
+    if outside is texts[0]:
+        return ""
+    names = {b"\r\n": r"\r\n", b"\r": r"\r", b"\n": r"\n"}
+    found = re.search(rb"\r\n|\r|\n", outside)
+    return "" if found is None else f", new_line={literal(names[found[0]])}"
 
 
 def _delimiter_of(lines: list[str]) -> str:
     for delimiter in _DELIMITERS:
-        widths = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
+        try:
+            widths = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
+        except csv.Error:  # a value that is too long
+            continue
         if len(widths) == 1 and min(widths) > 2:
             return delimiter
-    widths_of = {d: len(next(csv.reader(lines[:1], delimiter=d))) for d in _DELIMITERS}
+    widths_of = {d: lines[0].count(d) for d in _DELIMITERS}
     return max(widths_of, key=lambda delimiter: widths_of[delimiter])
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tidegraph.errors import InputError
+
+_PLAIN = {int, str, float, bool}
+_VALUES = (int, str, float, bytes, datetime.date, datetime.timedelta, decimal.Decimal, uuid.UUID)
 
 
 @dataclass(frozen=True)
@@ -20,12 +26,14 @@ class Frame:
         table: the Arrow table.
         integers: columns of mixed types, now text -> the values that were integers.
         units: timestamp columns, now integers -> their unit.
+        unreadable: columns of objects that are no values of a table -> what was found; empty here.
     """
 
     name: str
     table: Any
     integers: Mapping[str, frozenset[str]]
     units: Mapping[str, str]
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 def as_arrow(data: Any) -> Frame:
@@ -36,7 +44,7 @@ def as_arrow(data: Any) -> Frame:
     """
     import pyarrow as pa
 
-    integers: dict[str, frozenset[str]] = {}
+    odd = _Odd()
     if isinstance(data, pa.RecordBatchReader):
         table, name = data.read_all(), "Arrow table"
     elif isinstance(data, pa.RecordBatch):
@@ -44,13 +52,13 @@ def as_arrow(data: Any) -> Frame:
     elif isinstance(data, pa.Table):
         table, name = data, "Arrow table"
     elif isinstance(data, Mapping):
-        columns = {str(key): _array(value, str(key), integers) for key, value in data.items()}
+        columns = {str(key): _array(value, str(key), odd) for key, value in data.items()}
         lengths = {key: len(value) for key, value in columns.items()}
         if len(set(lengths.values())) > 1:
             raise InputError(f"columns differ in length: {lengths}; expected one value a row")
         table, name = pa.table(columns), "mapping of arrays"
     elif hasattr(data, "iloc"):
-        columns = {str(key): _array(data[key], str(key), integers) for key in data.columns}
+        columns = {str(key): _array(data[key], str(key), odd) for key in data.columns}
         table, name = pa.table(columns), "pandas frame"
     elif hasattr(data, "to_arrow"):
         table, name = data.to_arrow(), "polars frame"
@@ -62,36 +70,56 @@ def as_arrow(data: Any) -> Frame:
     if len(table.column_names) != len(set(table.column_names)):
         raise InputError(f"{name}: column names repeat: {', '.join(table.column_names)}")
     table, units = _exact_times(table)
-    return Frame(name, table, integers, units)
+    return Frame(name, table, odd.integers, units, odd.unreadable)
 
 
-def _array(value: Any, column: str, integers: dict[str, frozenset[str]]) -> Any:
+@dataclass
+class _Odd:
+    """What is found out of columns on the way: see `Frame`."""
+
+    integers: dict[str, frozenset[str]] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def _array(value: Any, column: str, odd: _Odd) -> Any:
     import pyarrow as pa
 
     if hasattr(value, "iloc"):  # a pandas series: its own missing values become nulls
         if value.dtype != object:
-            return pa.Array.from_pandas(value)
+            try:
+                return pa.Array.from_pandas(value)
+            except pa.ArrowNotImplementedError:  # complex numbers
+                return _objects(value.tolist(), column, odd)
         value = value.where(value.notna(), None).to_numpy()
     array = value if isinstance(value, np.ndarray) else None
     if array is None:
         items = list(value)
-        if len({type(item) for item in items if item is not None}) <= 1:
-            return pa.array(items)
+        kinds = {type(item) for item in items if item is not None}
+        if len(kinds) <= 1 and kinds <= _PLAIN:
+            try:
+                return pa.array(items)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+                pass  # integers beyond 64 bits
         array = np.empty(len(items), object)
         array[:] = items
     if array.ndim == 2:
         flat = pa.array(np.ascontiguousarray(array).reshape(-1))
         return pa.FixedSizeListArray.from_arrays(flat, int(array.shape[-1]))
     if array.dtype == object:
-        return _object_array(array, column, integers)
-    return pa.array(array)
+        return _object_array(array, column, odd)
+    try:
+        return pa.array(array)
+    except pa.ArrowNotImplementedError:
+        return _objects(array.tolist(), column, odd)
 
 
-def _object_array(array: np.ndarray, column: str, integers: dict[str, frozenset[str]]) -> Any:
+def _object_array(array: np.ndarray, column: str, odd: _Odd) -> Any:
     import pyarrow as pa
 
-    items = [None if item is None or item != item else item for item in array.tolist()]
+    items = [None if item is None or _is_nan(item) else item for item in array.tolist()]
     kinds = {type(item) for item in items if item is not None}
+    if not all(issubclass(kind, (*_VALUES, np.generic)) for kind in kinds):
+        return _objects(items, column, odd)
     if str not in kinds or len(kinds) == 1:
         try:
             return pa.array(items)
@@ -99,8 +127,35 @@ def _object_array(array: np.ndarray, column: str, integers: dict[str, frozenset[
             pass
     given = {str(item) for item in items if isinstance(item, int) and not isinstance(item, bool)}
     if given:
-        integers[column] = frozenset(given)
+        odd.integers[column] = frozenset(given)
     return pa.array([None if item is None else str(item) for item in items], pa.string())
+
+
+def _objects(items: list[Any], column: str, odd: _Odd) -> Any:
+    """Lists become lists of numbers where they are; other objects are no values of a table."""
+    import pyarrow as pa
+
+    try:
+        found = pa.array(items)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        row = next(
+            i for i, item in enumerate(items)
+            if item is not None and not isinstance(item, (*_VALUES, np.generic))
+        )  # fmt: skip
+        odd.unreadable[column] = (
+            f", row {row + 1} (counted from 1): holds a {type(items[row]).__name__}; expected "
+            "integers, text, numbers or times. Make text of such values first"
+        )
+        return pa.nulls(len(items), pa.string())
+    return found
+
+
+def _is_nan(item: Any) -> bool:
+    """Whether this is one of the many kinds of missing values (which are unlike themselves)."""
+    try:
+        return bool(item != item)
+    except (TypeError, ValueError):  # pandas.NA, arrays
+        return type(item).__name__ == "NAType"
 
 
 def _exact_times(table: Any) -> tuple[Any, dict[str, str]]:

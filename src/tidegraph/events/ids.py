@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegraph.errors import SettingError, UnknownNodeError
+from tidegraph.errors import SettingError, UnknownNodeError, shown
 from tidegraph.events.text import TextColumn
 
 _SIDES = ("source", "target")
@@ -128,7 +128,7 @@ class NodeIds:
             if clash_Q.any():
                 value = query.values[clash_Q].tolist()[0]
                 raise SettingError(
-                    f"id {value!r} is both a source and a target here, and they are different "
+                    f"id {shown(value)} is both a source and a target here, and they are different "
                     "nodes; say which with side='source' or side='target'"
                 )
             node_Q[found_Q] = position_Q[found_Q] + first
@@ -198,19 +198,33 @@ class NodeIds:
             yield first, block
             first += block.count
 
+    def _nodes_of(self, side: str | None) -> np.ndarray:
+        """Internal nodes of the blocks of a side."""
+        chosen = [np.arange(first, first + block.count) for first, block in self._starts()
+                  if side is None or block.side in (side, "both")]  # fmt: skip
+        return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+
     def _unknown_message(self, unknown: np.ndarray, side: str | None) -> str:
         distinct = list(dict.fromkeys(unknown.tolist()))
-        shown = ", ".join(repr(value) for value in distinct[:_SHOWN])
+        named = ", ".join(shown(value) for value in distinct[:_SHOWN])
         more = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
         what = {None: "node", "source": "source node", "target": "target node"}[side]
-        count = len(self)
-        sample = [str(value) for value in self.to_original(np.arange(min(count, 1000)))]
-        close = difflib.get_close_matches(str(distinct[0]), sample, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close and self.kind != "integer" else ""
-        example = f" (for example {sample[0]!r})" if sample else ""
+        other = {None: None, "source": "target", "target": "source"}[side]
+        if other and (self.to_internal(unknown, side=other, missing=-1) >= 0).any():
+            place = int(np.argmax(self.to_internal(unknown, side=other, missing=-1) >= 0))
+            return (
+                f"{shown(unknown.tolist()[place])} is a {other} in these events, not a {side}: are "
+                "sources and targets mixed up?"
+            )
+        node_Q = self._nodes_of(side)
+        count = len(node_Q)
+        sample = [str(value) for value in self.to_original(node_Q[:1000])]
+        close = difflib.get_close_matches(str(distinct[0])[:80], sample, n=1)
+        hint = f" Did you mean {shown(close[0])}?" if close and self.kind != "integer" else ""
+        example = f" (for example {shown(sample[0])})" if sample else ""
         return (
-            f"unknown {what} {shown}{more}: not among the {count:,} nodes of the events{example}; "
-            f"give ids as they stand in the table.{hint}"
+            f"unknown {what} {named}{more}: not among the {count:,} {what}s of the events"
+            f"{example}; give ids as they stand in the table.{hint}"
         )
 
 

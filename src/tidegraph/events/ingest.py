@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegraph.errors import InputError, SettingError
+from tidegraph.errors import InputError, SettingError, shown
 from tidegraph.events.clock import Clock, read_clock
 from tidegraph.events.columns import Columns, id_of, is_list, may_be_integers, number_of, text_of
 from tidegraph.events.core import Events, ReadReport, Schema
@@ -135,10 +135,11 @@ def _check_ids(connection: Any, table: Table, columns: Columns) -> None:
         row = first_row(connection, f"{column} IS NULL")
         if row is not None:
             value = _raw_value(connection, table, name, row)
-            found = "is missing" if value is None else f"is {value!r}, not an integer or text"
+            found = "is missing" if value is None else f"is {shown(value)}, not an integer or text"
             raise InputError(
-                f"{table.name}, row {row + 1} (data rows counted from 1), column {name!r}: the "
-                f"{part} id {found}; every event needs a source and a target. Drop such rows first"
+                f"{table.name}, row {row + 1} (data rows counted from 1), column {shown(name)}: "
+                f"the {part} id {found}; every event needs a source and a target. Drop such rows "
+                "first"
             )
 
 
@@ -174,7 +175,7 @@ def _list_width(connection: Any, table: Table, name: str, column: str) -> int:
     if row is not None:
         found = one(connection, f"SELECT len({column}) FROM staged WHERE rowid = {row}")
         raise InputError(
-            f"{table.name}, row {row + 1} (data rows counted from 1), column {name!r}: "
+            f"{table.name}, row {row + 1} (data rows counted from 1), column {shown(name)}: "
             f"{found or 'no'} features, expected {width or 'some'} as in the first row"
         )
     return int(width)
@@ -189,9 +190,9 @@ def _categories(connection: Any, table: Table, name: str, column: str) -> list[s
     values = [str(row[0]) for row in found]
     if len(values) > _MOST_CATEGORIES:
         raise InputError(
-            f"{table.name}: column {name!r} has more than {_MOST_CATEGORIES:,} different values; "
-            "as categorical each becomes a feature. Name it in features= if it is a number, or "
-            "leave it out if it is an id"
+            f"{table.name}: column {shown(name)} has more than {_MOST_CATEGORIES:,} different "
+            "values; as categorical each becomes a feature. Name it in features= if it is a "
+            "number, or leave it out if it is an id"
         )
     try:
         return sorted(values, key=float)
@@ -295,15 +296,15 @@ def _raise_bad_number(connection: Any, plan: Plan) -> None:
     raw = column if column in table.columns else column.rsplit("[", 1)[0]
     value = _raw_value(connection, table, raw, first)
     raise InputError(
-        f"{table.name}, row {first + 1} (data rows counted from 1), column {column!r}: the {part} "
-        f"{_problem(value)}{_remedy(part, value)}"
+        f"{table.name}, row {first + 1} (data rows counted from 1), column {shown(column)}: the "
+        f"{part} {_problem(value)}{_remedy(part, value)}"
     )
 
 
 def _problem(value: Any) -> str:
     if value is None or (isinstance(value, str) and not value.strip()):
         return "is missing; expected a finite number"
-    return f"is {value!r}; expected a finite number in the range of 32-bit floats"
+    return f"is {shown(value)}; expected a finite number in the range of 32-bit floats"
 
 
 def _remedy(part: str, value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegraph.errors import InputError, SettingError
+from tidegraph.errors import InputError, SettingError, shown
 from tidegraph.events.arrays import matrix
 from tidegraph.events.columns import find_column, id_of, number_of, rest_of
 from tidegraph.events.formats import Options, Table, open_table
@@ -60,7 +60,7 @@ def stage_nodes(connection: Any, data: Any, node_id: str | int | None, id_type: 
     column = find_column(table, node_id, "node_id")
     features = rest_of(table, {column})
     if not features:
-        raise InputError(f"{table.name}: no numeric column beside {column!r}")
+        raise InputError(f"{table.name}: no numeric column beside {shown(column)}")
     values = ", ".join(f"{number_of(table, name)} AS f{i}" for i, name in enumerate(features))
     key = f"CAST({id_of(table, column)[0]} AS {id_type}) AS id"
     run(connection, f"CREATE TABLE {IDS} AS SELECT {key}, {values} FROM {table.sql}")
@@ -71,7 +71,9 @@ def stage_nodes(connection: Any, data: Any, node_id: str | int | None, id_type: 
 def _check_rows(connection: Any, table: Table, column: str, features: tuple[str, ...]) -> None:
     row = first_row(connection, "id IS NULL", IDS)
     if row is not None:
-        raise InputError(f"{table.name}, row {row + 1}, column {column!r}: the node id is missing")
+        raise InputError(
+            f"{table.name}, row {row + 1}, column {shown(column)}: the node id is missing"
+        )
     twice = rows(
         connection,
         f"SELECT id, list(rowid + 1 ORDER BY rowid) FROM {IDS} GROUP BY id HAVING count(*) > 1 "
@@ -80,14 +82,14 @@ def _check_rows(connection: Any, table: Table, column: str, features: tuple[str,
     if twice:
         listed = ", ".join(str(row) for row in twice[0][1][:5])
         raise InputError(
-            f"{table.name}: node {twice[0][0]!r} stands in rows {listed} (data rows counted "
+            f"{table.name}: node {shown(twice[0][0])} stands in rows {listed} (data rows counted "
             "from 1); expected one row a node"
         )
     for place, name in enumerate(features):
         row = first_row(connection, f"f{place} IS NULL OR NOT isfinite(f{place})", IDS)
         if row is not None:
             raise InputError(
-                f"{table.name}, row {row + 1} (data rows counted from 1), column {name!r}: "
+                f"{table.name}, row {row + 1} (data rows counted from 1), column {shown(name)}: "
                 "is missing, no number, NaN or infinite; expected a finite number"
             )
 
@@ -101,12 +103,12 @@ def check_nodes(connection: Any, nodes: NodeTable, table: Table) -> None:
     missing = found[0]
     if nodes.matrix is not None:
         raise InputError(
-            f"{table.name}: node {missing[0]!r} has no row in node_features, which has "
+            f"{table.name}: node {shown(missing[0])} has no row in node_features, which has "
             f"{len(nodes.matrix):,} rows for the integer ids 0 to {len(nodes.matrix) - 1}; "
             "give exactly one row a node (row i is id i), or a table with node_id="
         )
     raise InputError(
-        f"{nodes.name}: node {missing[0]!r} of {table.name} is not in it; "
+        f"{nodes.name}: node {shown(missing[0])} of {table.name} is not in it; "
         "expected one row for every node that has an event"
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tidegraph.errors import InputError, SettingError
+from tidegraph.errors import InputError, SettingError, shown
 from tidegraph.events.core import EventRange, Events, Split
 from tidegraph.keys import Purpose, make_key, permutation
 
@@ -150,7 +150,7 @@ def _as_time(events: Events, value: Any, name: str) -> Fraction:
         return _exact_number(value)
     if unit is None:
         raise SettingError(
-            f"{name} is {value!r}, but the events' time has no known unit; "
+            f"{name} is {shown(value)}, but the events' time has no known unit; "
             "give a number, or read the events with time_unit="
         )
     from tidegraph.events.times import nanoseconds_of

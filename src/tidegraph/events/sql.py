@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+_NOT_CSV = "state machine reached an invalid state"
+
+
+def what_it_said(error: Exception) -> str:
+    """What the SQL engine said, in one line that is not too long."""
+    text = str(error)
+    if _NOT_CSV in text:
+        return (
+            "its rows are not those of a CSV table: a quote that is not closed, text after a "
+            "closing quote, or a line end without quotes within a value"
+        )
+    lines = [line.strip() for line in text[:4000].splitlines() if line.strip()]
+    return " ".join(line[:300] for line in lines[:4] if not line.startswith("Possible"))
+
 
 def quoted(name: str) -> str:
     """A column or table name in SQL."""

@@ -8,6 +8,7 @@ none of it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -116,7 +117,7 @@ class DirectorySink:
             json.dump(manifest, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        _put_in_place(self.working, self.directory)
+        _put_in_place(self.working, self.directory, manifest)
         return open_events(self.directory)
 
     def abandon(self) -> None:
@@ -303,17 +304,44 @@ def _working_directory(directory: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix=f".{directory.name}.partial-", dir=directory.parent))
 
 
-def _put_in_place(working: Path, directory: Path) -> None:
+def _put_in_place(working: Path, directory: Path, manifest: dict[str, Any]) -> None:
+    """Give a complete directory its name, also while other processes do the same.
+
+    Where another one has just written the same events there, theirs stay: they may be in use.
+    Other events are replaced; the last one to finish is found there afterwards.
+    """
     working.chmod(0o755)
     _sync_directory(working)
-    retired = None
-    if directory.exists():
-        retired = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old-", dir=directory.parent))
-        directory.rename(retired / "events")
-    working.rename(directory)
-    _sync_directory(directory.parent)
-    if retired is not None:
-        shutil.rmtree(retired, ignore_errors=True)
+    retired = []
+    try:
+        while not _holds(directory, manifest):
+            try:
+                working.rename(directory)  # fails where there is something, empty ones apart
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                place = tempfile.mkdtemp(prefix=f".{directory.name}.old-", dir=directory.parent)
+                retired.append(place)
+                with contextlib.suppress(FileNotFoundError):  # another process was faster
+                    directory.rename(Path(place) / "events")
+            else:
+                _sync_directory(directory.parent)
+                return
+        shutil.rmtree(working, ignore_errors=True)
+    finally:
+        for place in retired:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _holds(directory: Path, manifest: dict[str, Any]) -> bool:
+    """Whether exactly these events are stored there, undamaged as far as their sizes tell."""
+    try:
+        if _read_manifest(directory) != json.loads(json.dumps(manifest)):
+            return False
+        open_events(directory)
+    except InputError:
+        return False
+    return True
 
 
 def _sync_directory(directory: Path) -> None:

@@ -20,7 +20,7 @@ from tidegraph.events.columns import resolve_columns
 from tidegraph.events.core import Events
 from tidegraph.events.formats import Options, open_table
 from tidegraph.events.ingest import Plan, plan_ingest, write_events
-from tidegraph.events.sql import literal, run
+from tidegraph.events.sql import literal, run, what_it_said
 from tidegraph.events.store import MemorySink, directory_sink
 from tidegraph.events.units import check_unit
 
@@ -208,13 +208,8 @@ def _named(data: Any) -> Iterator[None]:
         raise
     except duckdb.OutOfMemoryException as error:
         raise InputError(
-            f"{name}: the memory limit was not enough ({_first_lines(error)}); "
+            f"{name}: the memory limit was not enough ({what_it_said(error)}); "
             "give a larger memory_limit= or fewer threads="
         ) from None
     except duckdb.Error as error:
-        raise InputError(f"{name}: cannot be read: {_first_lines(error)}") from None
-
-
-def _first_lines(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(line for line in lines[:4] if not line.startswith("Possible"))
+        raise InputError(f"{name}: cannot be read: {what_it_said(error)}") from None

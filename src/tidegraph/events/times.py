@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from tidegraph.errors import SettingError
+from tidegraph.errors import SettingError, shown
 
 _FRACTION = re.compile(r"\.(\d{1,9})")
 
@@ -23,7 +23,7 @@ def nanoseconds_of(value: Any, name: str) -> int:
         moment = datetime.fromisoformat(_FRACTION.sub("", text, count=1))
     except ValueError:
         raise SettingError(
-            f"{name} is {value!r}; expected a number or ISO text such as 2013-06-30 "
+            f"{name} is {shown(value)}; expected a number or ISO text such as 2013-06-30 "
             "or 2013-06-30T12:00:00+02:00"
         ) from None
     if moment.tzinfo is None:

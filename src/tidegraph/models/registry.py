@@ -15,11 +15,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from tidegraph.errors import SettingError
+from tidegraph.errors import SettingError, shown
 from tidegraph.events.core import Schema
 from tidegraph.models.base import INITIAL_SEED, TemporalModel
 from tidegraph.models.tgn import TGN
 
+_TOO_LARGE = 2**31
 MODELS: dict[str, type[TemporalModel]] = {"tgn": TGN}
 """Trainable models by the name the command line uses."""
 
@@ -98,8 +99,10 @@ def build_model(name: str, schema: Schema, seed: int = 0, **settings: Any) -> Te
             values[key] = TypeAdapter(known[key].type).validate_python(value)
         except ValidationError as error:
             raise SettingError(
-                f"{name} setting {key}={value!r}: {error.errors()[0]['msg']}"
+                f"{name} setting {key}={shown(value)}: {error.errors()[0]['msg']}"
             ) from None
+        if type(values[key]) is int and abs(values[key]) >= _TOO_LARGE:
+            raise SettingError(f"{name} setting {key}={value}: expected less than {_TOO_LARGE:,}")
     token = INITIAL_SEED.set(seed)
     try:
         return cls(schema, **values)

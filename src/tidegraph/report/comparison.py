@@ -80,6 +80,7 @@ def _figures(
                 count=count,
                 batch_size=run.settings.evaluation_batch_size,
                 keep=_trained_on(run),
+                frozen=plan.frozen,
                 only=only,
                 setting=setting,
             )

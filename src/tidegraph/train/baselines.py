@@ -17,6 +17,7 @@ from tidegraph.errors import SettingError
 from tidegraph.events.core import Events
 from tidegraph.keys import Purpose
 from tidegraph.train import metrics
+from tidegraph.train.evaluate import FROZEN
 from tidegraph.train.metrics import Metrics, PairScores, RankScores
 
 Visibility = Literal["batch", "event"]
@@ -37,6 +38,28 @@ class Baseline(Protocol):
     def update(self, source_M: np.ndarray, target_M: np.ndarray, time_M: np.ndarray) -> None: ...
 
 
+class _Deaf:
+    """A baseline that is asked and told nothing."""
+
+    def __init__(self, baseline: Baseline) -> None:
+        self.baseline = baseline
+
+    @property
+    def name(self) -> str:
+        return self.baseline.name
+
+    def reset(self) -> None:
+        self.baseline.reset()
+
+    def score(
+        self, source_B: np.ndarray, candidate_BC: np.ndarray, time_B: np.ndarray
+    ) -> np.ndarray:
+        return self.baseline.score(source_B, candidate_BC, time_B)
+
+    def update(self, source_M: np.ndarray, target_M: np.ndarray, time_M: np.ndarray) -> None:
+        pass
+
+
 def evaluate_baseline(
     baseline: Baseline,
     events: Events,
@@ -50,6 +73,7 @@ def evaluate_baseline(
     keep: np.ndarray | None = None,
     only: np.ndarray | None = None,
     visibility: Visibility = "batch",
+    frozen: bool = False,
     setting: str = "transductive",
     hits: tuple[int, ...] = (1, 3, 10),
 ) -> Metrics:
@@ -68,6 +92,8 @@ def evaluate_baseline(
         only: [E] bool or None: score these events only (inductive); all are fed.
         visibility: "batch": a batch's events are scored from the state before the batch.
             "event": each event also knows the earlier events of its own batch.
+        frozen: history ends at `start`: what happens from there on is scored and never fed, as
+            models are evaluated with `history="frozen"`.
         setting: named in the protocol.
         hits: the k of Hits@k.
 
@@ -89,6 +115,8 @@ def evaluate_baseline(
         1.0
     """
     _check(events, start, stop, batch_size, protocol, keep, only)
+    if frozen and visibility == "event":
+        raise SettingError("visibility='event' has no effect with frozen=True: nothing is fed.")
     _feed_history(baseline, events, start, keep)
     pairs, ranks = PairScores(), RankScores()
     for first in range(start, stop, batch_size):
@@ -96,7 +124,9 @@ def evaluate_baseline(
         chosen_B = np.ones(last - first, np.bool_) if only is None else only[first:last]
         candidates = negatives.candidates(first, last, count=count)
         score = _score_batch if visibility == "batch" else _score_one_by_one
-        positive_B, negative_BC = score(baseline, events, first, last, candidates)
+        positive_B, negative_BC = score(
+            _Deaf(baseline) if frozen else baseline, events, first, last, candidates
+        )
         if not chosen_B.any():
             continue
         mask_BC = None if candidates.mask_BC is None else candidates.mask_BC[chosen_B]
@@ -107,7 +137,7 @@ def evaluate_baseline(
             pairs.add(
                 positive_B[chosen_B], negative_BC if mask_BC is None else negative_BC[mask_BC]
             )
-    named = _protocol(negatives.describe(count), setting, visibility, batch_size)
+    named = _protocol(negatives.describe(count), setting, visibility, batch_size, frozen)
     return ranks.result(named, hits) if protocol == "mrr" else pairs.result(named)
 
 
@@ -178,9 +208,11 @@ def _feed_history(baseline: Baseline, events: Events, start: int, keep: np.ndarr
 
 
 def _protocol(
-    negatives: str, setting: str, visibility: Visibility, batch_size: int
+    negatives: str, setting: str, visibility: Visibility, batch_size: int, frozen: bool = False
 ) -> metrics.Protocol:
     history = "streaming history" if visibility == "batch" else "streaming history, event by event"
+    if frozen:
+        history = FROZEN
     return metrics.Protocol(negatives, setting, history, batch_size)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,6 +25,13 @@ from torch import Tensor
 from tidegraph.errors import CheckpointError
 
 FORMAT = 1
+Kind = Literal["last", "best", "stream"]
+_PURPOSE = {
+    "last": " to resume from",
+    "best": ", the best epoch's weights and state",
+    "stream": ", the state that a run was left at",
+}
+_ABOUT = ("model", "schema", "training", "parts", "fingerprint")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +87,16 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path, kind: Kind | None = None) -> Checkpoint:
     """Read and verify a checkpoint.
 
+    Args:
+        path: the file.
+        kind: what it must be: "last" to resume from, "best" of the epochs, or "stream", where
+            `Run.save` left off; None takes any.
+
     Raises:
-        CheckpointError: missing, truncated, damaged, or of another format.
+        CheckpointError: missing, truncated, damaged, of another format or of another kind.
     """
     if not path.exists():
         raise CheckpointError(f"no checkpoint at {path}")
@@ -108,7 +120,32 @@ def load_checkpoint(path: Path) -> Checkpoint:
             f"checkpoint {path} is damaged: its checksum does not match its content. Delete it "
             "and resume from an earlier one, or train again."
         )
-    return Checkpoint(tensors, json.loads(about))
+    checkpoint = Checkpoint(tensors, json.loads(about))
+    if kind is not None:
+        _check_kind(path, checkpoint, kind)
+    return checkpoint
+
+
+def kind_of(checkpoint: Checkpoint) -> Kind | None:
+    """What kind of a run's checkpoints this is, from what it holds; None if it is none of them."""
+    about = checkpoint.about
+    if not isinstance(about, dict) or not set(_ABOUT) <= about.keys():
+        return None
+    if "cursor" not in about:
+        return "stream" if "best_epoch" in about and checkpoint.group("state") else None
+    if checkpoint.group("optimizer"):
+        return "last"
+    return "best" if checkpoint.group("state") else None
+
+
+def _check_kind(path: Path, checkpoint: Checkpoint, kind: Kind) -> None:
+    found = kind_of(checkpoint)
+    if found != kind:
+        what = f"is a {found!r} checkpoint" if found else "is no checkpoint of a run"
+        raise CheckpointError(
+            f"{path} {what}, expected a {kind!r} one{_PURPOSE[kind]}: another file was put in its "
+            "place. Put it back, or train again"
+        )
 
 
 def temporary_of(path: Path) -> Path:

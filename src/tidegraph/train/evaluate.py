@@ -26,10 +26,12 @@ from tidegraph.models.base import TemporalModel
 from tidegraph.state import NodeState
 from tidegraph.train.executor import EagerExecutor
 from tidegraph.train.metrics import Metrics, PairScores, Protocol, RankScores, lead
+from tidegraph.train.scale import why_diverged
 from tidegraph.train.settings import TrainSettings
 from tidegraph.train.stages import Listener, StageTimes
 from tidegraph.train.stream import Stream
 
+FROZEN = "history frozen at the split"
 _MOST_ROOTS = 50_000  # scored at once: bounds memory for one-against-many evaluation
 
 
@@ -190,7 +192,7 @@ def evaluate(
     part = next(part for part in stream.parts if part.name == phase)
     protocol = Protocol(
         negatives="",
-        history="history frozen at the split" if plan.frozen else "streaming history",
+        history=FROZEN if plan.frozen else "streaming history",
         batch_size=part.batch_size,
     )
     metrics = everything.result(plan, protocol)
@@ -235,7 +237,7 @@ def _score_batch(
     if not all(np.isfinite(piece).all() for piece in pieces):
         raise SettingError(
             f"the model's scores of events {event_B[0]} to {event_B[-1]} are not all finite "
-            "numbers: training has diverged. Try a lower learning_rate, or clip=1.0"
+            f"numbers: training has diverged; {why_diverged(stream.events)}"
         )
     lead_BC = np.concatenate([lead(piece) for piece in pieces], axis=1)
     return _BatchScores(

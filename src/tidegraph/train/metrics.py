@@ -106,8 +106,15 @@ class Protocol:
 
     def text(self, how: str) -> str:
         """The protocol with `how` the figure was put together, e.g. "over all events"."""
-        parts = (self.negatives, how, self.setting, self.history, f"batch {self.batch_size}")
+        parts = [self.negatives, how, self.setting, self.history]
+        if how != self.by_batches:
+            parts.append(f"batch {self.batch_size}")
         return ", ".join(parts)
+
+    @property
+    def by_batches(self) -> str:
+        """How a mean over batches was put together."""
+        return f"averaged over batches of {self.batch_size}"
 
 
 # ---------------------------------------------------------------- binary labels
@@ -359,7 +366,7 @@ class PairScores:
             )
         label_L, score_L = (np.concatenate(part) for part in zip(*self._batches, strict=True))
         count = int(label_L.sum())
-        averaged = protocol.text(f"averaged over batches of {protocol.batch_size}")
+        averaged = protocol.text(protocol.by_batches)
         pooled = protocol.text("over all events at once")
         functions = (("AP", average_precision), ("AUC", roc_auc))
         by_batch = [(n, batch_average(f, self._batches), averaged) for n, f in functions]

@@ -6,6 +6,7 @@ A run stands at the end of validation of its best epoch. Evaluating leaves it th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tidegraph.errors import CheckpointError, HistoryError, SettingError
+from tidegraph.errors import CheckpointError, HistoryError, SettingError, shown
 from tidegraph.events.append import concatenate
 from tidegraph.events.catalog import load_dataset
 from tidegraph.events.core import EventRange, Events, Schema
@@ -47,6 +48,8 @@ from tidegraph.train.settings import TrainSettings, check_device
 from tidegraph.train.stages import Listener
 from tidegraph.train.stream import Part, Stream
 
+_SHOWN = ("AP", "AUC", "MRR")  # of the validation, in `repr(run)`
+
 
 class Run:
     """A trained model, ready to be evaluated and used.
@@ -74,6 +77,18 @@ class Run:
         self.model, self.settings = model, settings
         self.stream, self.state = stream, state
         self.records, self.best_epoch, self.directory = tuple(records), best_epoch, directory
+
+    def __repr__(self) -> str:
+        best = ""
+        if self.records:
+            figures = self.records[self.best_epoch].metrics
+            named = ", ".join(f"{name} {figures[name]:.4f}" for name in _SHOWN if name in figures)
+            best = f", best epoch {self.best_epoch + 1} of {len(self.records)} (validation {named})"
+        place = "in memory" if self.directory is None else f"in {self.directory}"
+        return (
+            f"<Run of {self.model.name or type(self.model).__name__} {place}: "
+            f"{self.stream.stop:,} of {len(self.events):,} events streamed{best}>"
+        )
 
     @property
     def events(self) -> Events:
@@ -310,17 +325,13 @@ class Run:
         if time is None:
             return np.full(count, last, self.events.time.dtype)
         given = np.asarray(time)
-        if given.dtype.kind not in "iuf" or given.shape not in ((), (1,), (count,)):
+        huge = given.dtype == object and all(isinstance(t, int) for t in given.reshape(-1))
+        if not (huge or given.dtype.kind in "iuf") or given.shape not in ((), (1,), (count,)):
             raise SettingError(
                 f"query times of type {given.dtype} and shape {given.shape}: expected one number, "
                 f"or one for each of the {count} rows, in the events' time unit"
             )
-        given = np.broadcast_to(given, (count,))
-        time_B = np.ascontiguousarray(given).astype(self.events.time.dtype)
-        if np.any(time_B != given):
-            raise SettingError(
-                f"query times {given.dtype} do not fit the events' times {time_B.dtype} exactly"
-            )
+        time_B = _exactly(np.broadcast_to(given, (count,)), self.events.time)
         if count and time_B.min() < last:
             unit = self.events.schema.time_unit
             raise HistoryError(
@@ -358,9 +369,11 @@ def load_run(
     config = files.read_config()
     if at not in ("best", "stream"):
         raise SettingError(f"at={at!r}: expected 'best' or 'stream'")
-    path = files.stream if at == "stream" and files.stream.exists() else files.best
-    checkpoint = load_checkpoint(path)
+    kept = at == "stream" and files.stream.exists()
+    path = files.stream if kept else files.best
+    checkpoint = load_checkpoint(path, "stream" if kept else "best")
     about = checkpoint.about
+    _check_model(files.config, config["model"], about["model"])
     if events is None:
         events = open_data(about.get("data") or config["data"], files.directory)
     if events.fingerprint != about["fingerprint"]:
@@ -415,6 +428,23 @@ def open_data(spec: dict[str, Any], directory: Path) -> Events:
     return open_events(store)
 
 
+def _check_model(path: Path, saved: dict[str, Any], trained: dict[str, Any]) -> None:
+    """Refuse settings that the weights were not trained with: they would have no effect.
+
+    Raises:
+        CheckpointError: names the key and both values.
+    """
+    settings, known = as_json(saved["settings"]), trained["settings"]
+    for name in {**settings, **known}:
+        missing = "(missing)"
+        here, there = settings.get(name, missing), known.get(name, missing)
+        if here != there:
+            raise CheckpointError(
+                f"{path}: model.settings.{name} is {shown(here)}, but the checkpoint was trained "
+                f"with {shown(there)}: put that back"
+            )
+
+
 def _model_of(checkpoint: Checkpoint, given: TemporalModel | None, path: Path) -> TemporalModel:
     """The checkpoint's model, with its weights; `given` is used where it is the same model."""
     named, schema = checkpoint.about["model"], dict(checkpoint.about["schema"])
@@ -453,6 +483,32 @@ def _free_name(stream: Stream, name: str) -> str:
     while f"{name}-{number}" in taken:
         number += 1
     return f"{name}-{number}"
+
+
+def _exactly(given_B: np.ndarray, time_E: np.ndarray) -> np.ndarray:
+    """Query times in the type of the events' times, with every digit.
+
+    Raises:
+        SettingError: a time that is no finite number, that this type does not hold, or so far from
+            the events that the difference is no number.
+    """
+    whole = time_E.dtype.kind == "i"
+    time_B = np.empty(len(given_B), time_E.dtype)
+    first = time_E[0].item()
+    for place, value in enumerate(given_B.tolist()):
+        if not math.isfinite(value):
+            problem = "expected a finite number"
+        elif whole and (value != int(value) or not -(2**63) <= value < 2**63):
+            problem = "expected a whole number of 64 bits, as the events' times are"
+        elif not whole and float(value) != value:
+            problem = "a 64-bit float, as the events' times are, does not hold it exactly"
+        elif not abs(value - first) < (2**63 if whole else 1e30):
+            problem = f"it is too far from the first event, at {first}"
+        else:
+            time_B[place] = value
+            continue
+        raise SettingError(f"query time {shown(value)}: {problem}")
+    return time_B
 
 
 def _columns(pairs: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ import torch
 import yaml
 
 import tidegraph
-from tidegraph.errors import CheckpointError, SettingError
+from tidegraph.errors import CheckpointError, SettingError, shown
 from tidegraph.events.core import Events
 from tidegraph.events.store import open_events
 from tidegraph.train.checkpoint import remove_unfinished, temporary_of
 from tidegraph.train.progress import EpochRecord
+from tidegraph.train.run_config import check_config
 
 
 class RunFiles:
@@ -52,7 +53,7 @@ class RunFiles:
         if any(path.exists() for path in (self.last, self.best, self.stream)):
             raise SettingError(
                 f"{self.directory} already holds a run: go on with it by fit(..., resume=True), "
-                "or choose another directory"
+                "or choose another directory, such as tidegraph.new_directory(...)"
             )
 
     def begin(self, config: dict[str, Any], records: Sequence[EpochRecord]) -> None:
@@ -67,8 +68,11 @@ class RunFiles:
         write_atomically(self.config, text)
         # A kill between a checkpoint and its line leaves too few lines, or half of one.
         lines = [_line(asdict(record)) for record in records]
-        if lines != [_line(values) for values in self._lines() if "epoch" in values]:
-            write_atomically(self.metrics, "".join(lines))
+        found = self._lines()
+        whole = not self.metrics.exists() or self.metrics.read_bytes()[-1:] in (b"", b"\n")
+        if not whole or lines != [_line(line) for _, line in found if "epoch" in line]:
+            others = [_line(line) for _, line in found if "evaluation" in line]
+            write_atomically(self.metrics, "".join(lines + others))
 
     def append(self, record: EpochRecord) -> None:
         """Add one epoch to metrics.jsonl."""
@@ -79,8 +83,27 @@ class RunFiles:
         self._append({"evaluation": part, **figures})
 
     def read_records(self) -> tuple[EpochRecord, ...]:
-        """The finished epochs, from metrics.jsonl."""
-        return tuple(EpochRecord.from_dict(line) for line in self._lines() if "epoch" in line)
+        """The finished epochs, from metrics.jsonl.
+
+        Raises:
+            CheckpointError: a line that is none of a run's; names it. The last one may be cut
+                short, by a kill, and is left out.
+        """
+        records = []
+        for number, line in self._lines(strict=True):
+            if "evaluation" in line:
+                continue
+            try:
+                records.append(EpochRecord.from_dict(line))
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                raise self._damaged(number, _what_is_wrong(line, error)) from None
+        return tuple(records)
+
+    def _damaged(self, number: int, problem: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.metrics}, line {number}: {problem}. Put the file back, or have it written anew "
+            f"from the checkpoint by `tidegraph train --resume {self.directory}`"
+        )
 
     def _append(self, values: dict[str, Any]) -> None:
         try:
@@ -89,25 +112,33 @@ class RunFiles:
         except OSError as error:
             raise _not_written(self.metrics, error) from error
 
-    def _lines(self) -> list[dict[str, Any]]:
-        """The whole lines of metrics.jsonl; one that a kill cut short is left out."""
+    def _lines(self, strict: bool = False) -> list[tuple[int, dict[str, Any]]]:
+        """Number (from 1) and content of the whole lines of metrics.jsonl.
+
+        The last one, if a kill cut it short, is left out; so is any other that is no line of a
+        run, unless `strict`, which raises.
+        """
         if not self.metrics.exists():
             return []
         found = []
-        for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+        lines = self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")
+        for number, line in enumerate(lines, 1):
             try:
                 values = json.loads(line)
             except ValueError:
-                continue
-            if isinstance(values, dict):
-                found.append(values)
+                values = None
+            if isinstance(values, dict) and ("epoch" in values or "evaluation" in values):
+                found.append((number, values))
+            elif strict and line and number < len(lines):
+                raise self._damaged(number, f"is {shown(line)}; expected a JSON object of an epoch")
         return found
 
     def read_config(self) -> dict[str, Any]:
         """The saved settings.
 
         Raises:
-            CheckpointError: this is not the directory of a run.
+            CheckpointError: this is not the directory of a run, or the settings were changed to
+                what they cannot be; names file, key and value.
         """
         if not self.config.exists():
             raise CheckpointError(
@@ -118,15 +149,7 @@ class RunFiles:
             config = yaml.safe_load(self.config.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{self.config} cannot be read as YAML: {error}") from error
-        if not isinstance(config, dict) or "model" not in config:
-            raise CheckpointError(f"{self.config} is not the settings of a run")
-        for section in ("model", "training", "data"):
-            if not isinstance(config.get(section), dict):
-                raise CheckpointError(
-                    f"{self.config}: section {section!r} is missing or is not keys and values; put "
-                    "back what `tidegraph train` wrote"
-                )
-        return config
+        return check_config(self.config, config)
 
     def keep_events(self, events: Events) -> dict[str, str]:
         """Where to find the events again; saved into the run if they are nowhere on disk."""
@@ -139,6 +162,39 @@ class RunFiles:
             make_directory(self.directory)
             events.save(target)
         return {"store": str(target.resolve())}
+
+
+def new_directory(directory: str | Path) -> Path:
+    """Create `directory`, or where that is taken `directory-2`, `-3`, ...; two runs share none.
+
+    Args:
+        directory: where a run is wanted, such as "runs/trips".
+
+    Returns:
+        what was created.
+
+    Raises:
+        SettingError: it cannot be created.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as runs:
+    ...     [new_directory(runs + "/trips").name for _ in range(3)]
+    ['trips', 'trips-2', 'trips-3']
+    """
+    wanted = Path(directory)
+    number = 1
+    while True:
+        found = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        try:
+            found.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise SettingError(
+                f"cannot create {found}: {error.strerror}; choose another place with --out"
+            ) from None
+        else:
+            return found
 
 
 def make_directory(directory: Path) -> None:
@@ -179,6 +235,15 @@ def _not_written(path: Path, error: OSError) -> CheckpointError:
         f"could not write {path}: {error}. Free some space or choose another directory, then "
         "resume."
     )
+
+
+def _what_is_wrong(line: dict[str, Any], error: Exception) -> str:
+    """Why a line of metrics.jsonl makes no `EpochRecord`."""
+    names = [field.name for field in fields(EpochRecord)]
+    missing, extra = [n for n in names if n not in line], [n for n in line if n not in names]
+    if missing:
+        return f"key {missing[0]!r} is missing"
+    return f"unknown key {shown(extra[0])}" if extra else f"a value of the wrong kind ({error})"
 
 
 def _line(values: dict[str, Any]) -> str:

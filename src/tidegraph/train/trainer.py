@@ -39,6 +39,7 @@ from tidegraph.train.contents import (
 )
 from tidegraph.train.evaluate import Evaluation, evaluate, evaluation_plan, ranking_negatives
 from tidegraph.train.executor import EagerExecutor
+from tidegraph.train.interrupt import Interrupt
 from tidegraph.train.placement import (
     cache_settings,
     choose_frequent,
@@ -48,6 +49,7 @@ from tidegraph.train.placement import (
 from tidegraph.train.progress import Cursor, EpochRecord
 from tidegraph.train.run import Run
 from tidegraph.train.run_files import RunFiles
+from tidegraph.train.scale import scale_warning, why_diverged
 from tidegraph.train.settings import TrainSettings, check_device
 from tidegraph.train.stages import Listener, StageTimes
 from tidegraph.train.stream import Stream, part_of
@@ -107,6 +109,8 @@ class Trainer:
         Raises:
             SettingError: ranges that do not belong together, a model built for other data, a
                 directory that holds a run already, or training that diverges.
+            KeyboardInterrupt: Ctrl-C; a batch that is being trained is finished first, and where
+                there is a directory a checkpoint saved.
             CheckpointError: a checkpoint of other data, another model or other settings; or one
                 that cannot be written, which leaves the previous one.
         """
@@ -122,6 +126,9 @@ class Trainer:
             if resume:
                 session.restore()
             session.begin(resume)
+            warning = None if session.finished() else scale_warning(train.events)
+            if warning is not None:
+                self.listener.message(warning)
             while not session.finished():
                 session.run_epoch()
             return session.close()
@@ -163,6 +170,7 @@ class _Session:
         ranking = settings.candidates if settings.metric == "MRR" else 0
         self.plan = evaluation_plan(settings, self.stream, candidates=ranking)
         self.cursor = Cursor()
+        self.interrupt = Interrupt()
         self.best: Checkpoint | None = None
         self.uses_counted = False
 
@@ -210,9 +218,15 @@ class _Session:
         if frequent and not self.uses_counted:
             self._count_uses()
         started, before = time.perf_counter(), self._traffic()
-        trained = self._train_batches(times)
+        with self.interrupt.held():
+            trained = self._train_batches(times)
         seconds = time.perf_counter() - started
         traffic = {} if self.caches is None else asdict(self._traffic() - before)
+        # Also before the first validation, so that a stop during it keeps what was trained.
+        if self.files is not None and (self.interrupt.asked or not self.files.last.exists()):
+            self._save_last()
+        if self.interrupt.asked:
+            raise KeyboardInterrupt
         evaluation = evaluate(
             self.model, self.state, self.stream, "val", self.plan, listener=self.listener
         )
@@ -236,6 +250,8 @@ class _Session:
             cursor.add_loss(loss, batch.size)
             self._check_loss(loss, batch.number)
             self.listener.advanced(batch.size, cursor.mean_loss)
+            if self.interrupt.asked:
+                break
             if self._checkpoint_due(batch.number, saved):
                 self._save_last()
                 saved = time.perf_counter()
@@ -333,7 +349,7 @@ class _Session:
         save_checkpoint(self.files.last, Checkpoint(tensors, about))
 
     def _load_best(self, files: RunFiles) -> Checkpoint:
-        best = load_checkpoint(files.best)
+        best = load_checkpoint(files.best, "best")
         found, cursor = best.about["cursor"]["epoch"], self.cursor
         # Killed between the best checkpoint and the last one: the epoch is about to be repeated.
         repeats = found == cursor.epoch and not self.finished()
@@ -350,16 +366,10 @@ class _Session:
         assert self.files is not None
         if not self.files.last.exists():
             return
-        checkpoint = load_checkpoint(self.files.last)
+        checkpoint = load_checkpoint(self.files.last, "last")
         check_same(self.files.last, checkpoint.about, self._about())
-        optimizer = checkpoint.group("optimizer")
-        if not optimizer or "cursor" not in checkpoint.about:
-            raise CheckpointError(
-                f"{self.files.last} is no checkpoint to resume from: another file of the run was "
-                "put in its place. Put it back, or train again"
-            )
         self.model.load_state_dict(checkpoint.group("weights"))
-        self.optimizer.load(optimizer)
+        self.optimizer.load(checkpoint.group("optimizer"))
         self.cursor = Cursor.from_dict(checkpoint.about["cursor"])
         if self.cursor.batch > 0:
             self.state = self._place(state_from(checkpoint))
@@ -388,7 +398,7 @@ class _Session:
         if not math.isfinite(loss):
             raise SettingError(
                 f"the loss became {loss} at epoch {self.cursor.epoch + 1}, batch {number + 1}: "
-                f"try a learning_rate below {self.settings.learning_rate}, or clip=1.0"
+                + why_diverged(self.events, self.settings.learning_rate)
             )
 
     def _chosen_metric(self, evaluation: Evaluation) -> float:
