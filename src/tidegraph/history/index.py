@@ -301,25 +301,21 @@ class TemporalIndex:
         self._run(query, sample_kernels.COUNT_ONLY, 0, 0, out)
         return counts
 
+    def plan_call(self, roots: int) -> tuple[int, int]:
+        """How a call of so many roots runs: bits of the kernels' `mode`, and roots of a block."""
+        if len(self.place_Z) and roots >= _MANY_ROOTS:
+            return sample_kernels.SORTED, sample_kernels.SORTED_BLOCK
+        return 0, sample_kernels.TILE
+
     def _run(self, query: tuple[Any, ...], mode: int, k: int, key: int, out: Neighbors) -> None:
         nodes, times, before, slot, window, query_mode = query
         roots = len(nodes)
-        block = sample_kernels.TILE
-        if len(self.place_Z) and roots >= _MANY_ROOTS:
-            block = sample_kernels.SORTED_BLOCK
-            query_mode |= sample_kernels.SORTED
+        order_mode, block = self.plan_call(roots)
         head = (
-            self.indptr_N1,
-            self.place_Z,
-            self.entries,
-            self._coarse,
-            nodes,
-            times,
-            before,
-            slot,
-        )
+            self.indptr_N1, self.place_Z, self.entries, self._coarse, nodes, times, before, slot,
+        )  # fmt: skip
         tail = (
-            k, window, mode | query_mode, np.uint64(key & _KEY_MASK),
+            k, window, mode | query_mode | order_mode, np.uint64(key & _KEY_MASK),
             out.neighbor_SK, out.event_SK, out.delta_SK, out.time_SK, out.count_S,
         )  # fmt: skip
         if roots <= _ONE_BLOCK:
