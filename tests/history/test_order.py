@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tests.history.brute import check_rows, eligible, streams
 
+from history.brute import check_rows, eligible, streams
 from tidegraph.errors import InputError, SettingError, UnknownNodeError
 from tidegraph.history import Neighbors, TemporalIndex, index, sample_hops
 

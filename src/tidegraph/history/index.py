@@ -25,13 +25,12 @@ if TYPE_CHECKING:
 
 _NO_LIMIT = np.array([NO_LIMIT], np.int64)
 _BY_ID = np.empty(0, np.int32)
-_LARGE = 4_000_000  # entries (64 MB): from here on the index outgrows the caches of most machines
 _MANY_ROOTS = 8192  # in smaller calls, sorting the roots costs about what it brings
 _NO_SLOTS = np.empty(0, np.uint64)
 _ONE_BLOCK = 64  # up to this many roots, waking the other threads costs more than it brings
 _NO_WINDOW = {checks.INT64: np.uint64(0), checks.FLOAT64: np.float64(0)}  # unread without WINDOW
 _KEY_MASK = (1 << 64) - 1
-_ORDERS = ("auto", "plain", "locality")
+_ORDERS = ("plain", "locality")
 _STRATEGIES = {"recent": 0, "uniform": sample_kernels.UNIFORM}
 
 
@@ -82,7 +81,7 @@ class TemporalIndex:
         *,
         directed: bool = False,
         keep: Any = None,
-        order: str = "auto",
+        order: str = "plain",
     ) -> TemporalIndex:
         """Build the index of a stream of events.
 
@@ -94,8 +93,8 @@ class TemporalIndex:
                 default it is entered under both endpoints, a self-loop once.
             keep: [E] bool; events where it is false are left out, and the others keep their ids.
             order: how the nodes' entries lie in memory. "plain": by node id. "locality": most
-                entries first, then by first event; large calls also search in that order. "auto":
-                "locality" for an index larger than the caches. Answers never depend on it.
+                entries first, then by first event, and large calls search in that order: fewer
+                cache misses, not always less time. Answers never depend on it.
 
         Raises:
             UnknownNodeError: a node id outside `0 .. num_nodes-1`.
@@ -104,10 +103,9 @@ class TemporalIndex:
         source, target, time, mask = build.check_events(source, target, time, num_nodes, keep)
         kind = build.entry_type(time.dtype, len(time))
         if order not in _ORDERS:
-            known = ", ".join(f'"{name}"' for name in _ORDERS)
-            raise SettingError(f"order is {order!r}, expected one of {known}.")
-        large = len(time) * (1 if directed else 2) >= _LARGE
-        place_Z = None if order == "locality" or (order == "auto" and large) else _BY_ID
+            known = " or ".join(f'"{name}"' for name in _ORDERS)
+            raise SettingError(f"order is {order!r}, expected {known}.")
+        place_Z = None if order == "locality" else _BY_ID
         indptr_N1, entries, place_Z = build.sort_by_node(
             source, target, time, mask, num_nodes, directed, 0, kind, place_Z
         )
@@ -116,7 +114,7 @@ class TemporalIndex:
 
     @classmethod
     def from_events(
-        cls, events: Events, *, directed: bool = False, keep: Any = None, order: str = "auto"
+        cls, events: Events, *, directed: bool = False, keep: Any = None, order: str = "plain"
     ) -> TemporalIndex:
         """`build` from `Events`."""
         return cls.build(
