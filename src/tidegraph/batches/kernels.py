@@ -12,6 +12,7 @@ import numba
 import numpy as np
 
 from tidegraph._jit import kernel
+from tidegraph.history.kernels import place_of
 
 
 @kernel(inline=True)
@@ -116,11 +117,12 @@ def _batch_of(first_event_B, event):  # type: ignore[no-untyped-def]
 
 @kernel()
 def _mail_block(  # type: ignore[no-untyped-def]
-    first, last, node_U, indptr_N1, entries, batch_start, first_event_B, begin_U, end_U
+    first, last, node_U, indptr_N1, place_Z, entries, batch_start, first_event_B, begin_U, end_U
 ):
     for u in range(first, last):
-        low = indptr_N1[node_U[u]]
-        end = _first_at_or_after(entries, low, indptr_N1[node_U[u] + 1], batch_start)
+        place = place_of(place_Z, node_U[u])
+        low = indptr_N1[place]
+        end = _first_at_or_after(entries, low, indptr_N1[place + 1], batch_start)
         begin = end
         if end > low:
             event = entries[end - 1].event
@@ -141,21 +143,21 @@ def _mail_block(  # type: ignore[no-untyped-def]
 
 @kernel(parallel=True)
 def find_mail(  # type: ignore[no-untyped-def]
-    node_U, indptr_N1, entries, batch_start, first_event_B, begin_U, end_U
+    node_U, indptr_N1, place_Z, entries, batch_start, first_event_B, begin_U, end_U
 ):
     """For each node the entries [begin, end) of the last batch before `batch_start` it was in."""
     U = node_U.shape[0]
     blocks = (U + 127) // 128
     for block in numba.prange(blocks):
         _mail_block(
-            block * 128, min(U, block * 128 + 128), node_U, indptr_N1, entries, batch_start,
-            first_event_B, begin_U, end_U,
+            block * 128, min(U, block * 128 + 128), node_U, indptr_N1, place_Z, entries,
+            batch_start, first_event_B, begin_U, end_U,
         )  # fmt: skip
 
 
 @kernel()
 def list_mail(  # type: ignore[no-untyped-def]
-    node_U, indptr_N1, entries, begin_U, end_U, origin, only_last,
+    node_U, indptr_N1, place_Z, entries, begin_U, end_U, origin, only_last,
     row_M, indptr_M1, event_L, delta_L,
 ):  # fmt: skip
     """Compact the nodes with mail; delta is mail time minus the previous event's time."""
@@ -167,7 +169,7 @@ def list_mail(  # type: ignore[no-untyped-def]
         if begin == end:
             continue
         updated = origin
-        if begin > indptr_N1[node_U[u]]:
+        if begin > indptr_N1[place_of(place_Z, node_U[u])]:
             updated = entries[begin - 1].time
         if only_last:
             begin = end - 1

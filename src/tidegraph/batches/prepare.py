@@ -255,7 +255,7 @@ class Preparer:
         begin_U, end_U = np.empty(len(node_U), np.int64), np.empty(len(node_U), np.int64)
         # Only borders of batches before this one matter, and later ones may not exist yet.
         kernels.find_mail(
-            node_U, index.indptr_N1, index.entries, request.mail_before,
+            node_U, index.indptr_N1, index.place_Z, index.entries, request.mail_before,
             self.plan.first_event_B[: request.version + 1], begin_U, end_U,
         )  # fmt: skip
         only_last = self.history.message == "last"
@@ -263,8 +263,8 @@ class Preparer:
         row_M, indptr_M1 = np.empty(len(node_U), np.int32), np.empty(len(node_U) + 1, np.int32)
         event_L, delta_L = np.empty(most, np.int32), np.empty(most, np.float32)
         M, L = kernels.list_mail(
-            node_U, index.indptr_N1, index.entries, begin_U, end_U, self.events.time[0],
-            only_last, row_M, indptr_M1, event_L, delta_L,
+            node_U, index.indptr_N1, index.place_Z, index.entries, begin_U, end_U,
+            self.events.time[0], only_last, row_M, indptr_M1, event_L, delta_L,
         )  # fmt: skip
         return _MailArrays(row_M[:M], indptr_M1[: M + 1], event_L[:L], delta_L[:L])
 

@@ -71,18 +71,47 @@ def count_entries(source_E, target_E, keep_Z, directed, cursor_CN):  # type: ign
 
 
 @kernel()
-def counts_to_positions(cursor_CN, indptr_N1):  # type: ignore[no-untyped-def]
-    """Replace counts by first write positions, fill `indptr_N1`, return the largest degree."""
+def first_events(source_E, target_E, keep_Z, directed, first_N):  # type: ignore[no-untyped-def]
+    """Each node's first event (E, which `first_N` must hold on entry, for a node without any)."""
+    for e in range(len(source_E) - 1, -1, -1):
+        if len(keep_Z) > 0 and not keep_Z[e]:
+            continue
+        first_N[source_E[e]] = e
+        if not directed:
+            first_N[target_E[e]] = e
+
+
+@kernel()
+def locality_keys(cursor_CN, first_N, key_N):  # type: ignore[no-untyped-def]
+    """Sort keys of the locality order: most entries first (by powers of two), then first event."""
+    chunks, num_nodes = cursor_CN.shape
+    for n in range(num_nodes):
+        degree = np.int64(0)
+        for c in range(chunks):
+            degree += cursor_CN[c, n]
+        magnitude = np.int64(0)
+        while degree >> magnitude > 0:
+            magnitude += 1
+        key_N[n] = ((63 - magnitude) << 48) | first_N[n]
+
+
+@kernel()
+def counts_to_positions(cursor_CN, node_Z, indptr_N1):  # type: ignore[no-untyped-def]
+    """Replace counts by first write positions, fill `indptr_N1`, return the largest degree.
+
+    `node_Z` lists the nodes in the order of their slices (nothing: by id).
+    """
     chunks, num_nodes = cursor_CN.shape
     position = np.int64(0)
     largest = np.int64(0)
-    for n in range(num_nodes):
-        indptr_N1[n] = position
+    for place in range(num_nodes):
+        n = np.int64(node_Z[place]) if len(node_Z) > 0 else np.int64(place)
+        indptr_N1[place] = position
         for c in range(chunks):
             count = cursor_CN[c, n]
             cursor_CN[c, n] = position
             position += count
-        largest = max(largest, position - indptr_N1[n])
+        largest = max(largest, position - indptr_N1[place])
     indptr_N1[num_nodes] = position
     return largest
 

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from tidegraph.events.core import Events
 
 _NO_LIMIT = np.array([NO_LIMIT], np.int64)
+_BY_ID = np.empty(0, np.int32)
+_MANY_ROOTS = 8192  # in smaller calls, sorting the roots costs about what it brings
 _NO_SLOTS = np.empty(0, np.uint64)
 _ONE_BLOCK = 64  # up to this many roots, waking the other threads costs more than it brings
 _NO_WINDOW = {checks.INT64: np.uint64(0), checks.FLOAT64: np.float64(0)}  # unread without WINDOW
 _KEY_MASK = (1 << 64) - 1
+_ORDERS = ("plain", "locality")
 _STRATEGIES = {"recent": 0, "uniform": sample_kernels.UNIFORM}
 
 
@@ -36,13 +39,15 @@ class TemporalIndex:
     """Time-sorted adjacency.
 
     Attributes:
-        indptr_N1: [N+1] int64; node n's entries are `entries[indptr_N1[n]:indptr_N1[n+1]]`.
+        indptr_N1: [N+1] int64; the entries of the node in place p are
+            `entries[indptr_N1[p]:indptr_N1[p+1]]`.
         entries: [M] records (time, event, neighbor), sorted by (time, event) within a node.
         num_nodes: N.
         num_events: E, including events that a `keep` mask left out.
         directed: whether an event is an entry of its source only.
         last_time: the time of event E-1, None for an index without events; from here on later
             events may be appended. Taken from the entries where it is not given.
+        place_Z: [N] int32, the place of each node's entries; [0] where node n is in place n.
 
     >>> index = TemporalIndex.build([0, 0, 1], [1, 2, 2], [10, 20, 30], num_nodes=3)
     >>> index.sample([2], [30], k=2).neighbor_SK.tolist()
@@ -55,10 +60,12 @@ class TemporalIndex:
     num_events: int
     directed: bool
     last_time: Any = None
+    place_Z: np.ndarray = field(default_factory=_BY_ID.copy)
     _coarse: np.ndarray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         build.check_adjacency(self.indptr_N1, self.entries, self.num_nodes, self.num_events)
+        build.check_places(self.place_Z, self.num_nodes)
         coarse = np.ascontiguousarray(self.entries[:: sample_kernels.PITCH])
         object.__setattr__(self, "_coarse", coarse)
         if self.last_time is None and len(self.entries):
@@ -74,6 +81,7 @@ class TemporalIndex:
         *,
         directed: bool = False,
         keep: Any = None,
+        order: str = "plain",
     ) -> TemporalIndex:
         """Build the index of a stream of events.
 
@@ -84,6 +92,9 @@ class TemporalIndex:
             directed: enter an event under its source only (the neighbour is the target). By
                 default it is entered under both endpoints, a self-loop once.
             keep: [E] bool; events where it is false are left out, and the others keep their ids.
+            order: how the nodes' entries lie in memory. "plain": by node id. "locality": most
+                entries first, then by first event, and large calls search in that order: fewer
+                cache misses, not always less time. Answers never depend on it.
 
         Raises:
             UnknownNodeError: a node id outside `0 .. num_nodes-1`.
@@ -91,15 +102,19 @@ class TemporalIndex:
         """
         source, target, time, mask = build.check_events(source, target, time, num_nodes, keep)
         kind = build.entry_type(time.dtype, len(time))
-        indptr_N1, entries = build.sort_by_node(
-            source, target, time, mask, num_nodes, directed, 0, kind
+        if order not in _ORDERS:
+            known = " or ".join(f'"{name}"' for name in _ORDERS)
+            raise SettingError(f"order is {order!r}, expected {known}.")
+        place_Z = None if order == "locality" else _BY_ID
+        indptr_N1, entries, place_Z = build.sort_by_node(
+            source, target, time, mask, num_nodes, directed, 0, kind, place_Z
         )
         last = time[-1] if len(time) else None
-        return cls(indptr_N1, entries, num_nodes, len(time), directed, last)
+        return cls(indptr_N1, entries, num_nodes, len(time), directed, last, place_Z)
 
     @classmethod
     def from_events(
-        cls, events: Events, *, directed: bool = False, keep: Any = None
+        cls, events: Events, *, directed: bool = False, keep: Any = None, order: str = "plain"
     ) -> TemporalIndex:
         """`build` from `Events`."""
         return cls.build(
@@ -109,6 +124,7 @@ class TemporalIndex:
             events.schema.num_nodes,
             directed=directed,
             keep=keep,
+            order=order,
         )
 
     def append(
@@ -137,7 +153,12 @@ class TemporalIndex:
         columns = build.check_events(source, target, time, num_nodes, None, time_type)
         time = columns[2]
         if not len(time):
-            return replace(self, num_nodes=num_nodes, indptr_N1=self._indptr_for(num_nodes))
+            return replace(
+                self,
+                num_nodes=num_nodes,
+                indptr_N1=self._indptr_for(num_nodes),
+                place_Z=self._places_for(num_nodes),
+            )
         if self.num_events and time[0] < self.last_time:
             raise InputError(
                 f"time[0] is {time[0]}, before the index's last event at {self.last_time}: only "
@@ -145,14 +166,34 @@ class TemporalIndex:
             )
         total = self.num_events + len(time)
         kind = build.entry_type(time.dtype, total)
-        tail = build.sort_by_node(*columns, num_nodes, self.directed, self.num_events, kind)
+        place_Z = self._places_for(num_nodes)
+        *tail, _ = build.sort_by_node(
+            *columns, num_nodes, self.directed, self.num_events, kind, place_Z
+        )
         old = self.entries.astype(kind, copy=False)
         indptr_N1, entries = build.join(self._indptr_for(num_nodes), old, *tail)
-        return TemporalIndex(indptr_N1, entries, num_nodes, total, self.directed, time[-1])
+        return TemporalIndex(indptr_N1, entries, num_nodes, total, self.directed, time[-1], place_Z)
 
     def _indptr_for(self, num_nodes: int) -> np.ndarray:
         """`indptr_N1` with empty slices for new nodes."""
         return np.pad(self.indptr_N1, (0, num_nodes - self.num_nodes), mode="edge")
+
+    def _places_for(self, num_nodes: int) -> np.ndarray:
+        """`place_Z` with new nodes in the last places."""
+        if not len(self.place_Z):
+            return self.place_Z
+        new = np.arange(self.num_nodes, num_nodes, dtype=np.int32)
+        return np.concatenate([self.place_Z, new])
+
+    def entries_of(self, node: int) -> np.ndarray:
+        """The node's entries, oldest first (a view).
+
+        >>> index = TemporalIndex.build([0, 0], [1, 2], [10, 20], num_nodes=3)
+        >>> index.entries_of(0)["neighbor"].tolist()
+        [1, 2]
+        """
+        place = int(self.place_Z[node]) if len(self.place_Z) else node
+        return self.entries[self.indptr_N1[place] : self.indptr_N1[place + 1]]
 
     def sample(
         self,
@@ -258,18 +299,27 @@ class TemporalIndex:
         self._run(query, sample_kernels.COUNT_ONLY, 0, 0, out)
         return counts
 
+    def plan_call(self, roots: int) -> tuple[int, int]:
+        """How a call of so many roots runs: bits of the kernels' `mode`, and roots of a block."""
+        if len(self.place_Z) and roots >= _MANY_ROOTS:
+            return sample_kernels.SORTED, sample_kernels.SORTED_BLOCK
+        return 0, sample_kernels.TILE
+
     def _run(self, query: tuple[Any, ...], mode: int, k: int, key: int, out: Neighbors) -> None:
         nodes, times, before, slot, window, query_mode = query
         roots = len(nodes)
-        head = (self.indptr_N1, self.entries, self._coarse, nodes, times, before, slot)
+        order_mode, block = self.plan_call(roots)
+        head = (
+            self.indptr_N1, self.place_Z, self.entries, self._coarse, nodes, times, before, slot,
+        )  # fmt: skip
         tail = (
-            k, window, mode | query_mode, np.uint64(key & _KEY_MASK),
+            k, window, mode | query_mode | order_mode, np.uint64(key & _KEY_MASK),
             out.neighbor_SK, out.event_SK, out.delta_SK, out.time_SK, out.count_S,
         )  # fmt: skip
         if roots <= _ONE_BLOCK:
             bad = sample_kernels.sample_block(*head, 0, roots, *tail)
         else:
-            blocks = max(numba.get_num_threads(), -(-roots // sample_kernels.BLOCK))
+            blocks = max(numba.get_num_threads(), -(-roots // block))
             bad = sample_kernels.sample_parallel(blocks, *head, *tail)
         if bad < roots:
             if 0 <= nodes[bad] < self.num_nodes:

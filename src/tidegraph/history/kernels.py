@@ -2,7 +2,7 @@
 
 Every sampler is built from these, and other rooms may call them from their own kernels. All of
 them take the index's `entries` and absolute positions; a node's slice is
-`indptr_N1[node] .. indptr_N1[node + 1]`, sorted by (time, event).
+`indptr_N1[place] .. indptr_N1[place + 1]` with `place_of(place_Z, node)`, sorted by (time, event).
 """
 
 from __future__ import annotations
@@ -50,6 +50,12 @@ def _time_limit(time, inclusive):  # type: ignore[no-untyped-def]
     if isinstance(time, types.Integer):
         return lambda time, inclusive: time + np.int64(inclusive & (time < NO_LIMIT))
     return lambda time, inclusive: np.nextafter(time, np.inf) if inclusive else time
+
+
+@kernel(inline=True)
+def place_of(place_Z, node):  # type: ignore[no-untyped-def]
+    """The place of the node's slice: `indptr_N1[place] .. indptr_N1[place + 1]`."""
+    return np.int64(place_Z[np.uintp(node)]) if len(place_Z) > 0 else np.int64(node)
 
 
 @kernel()
