@@ -6,3 +6,9 @@ import os
 # machine with other work (or two cores) spinning threads take the time of those that compute:
 # measured, a third of the time. Results do not depend on it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from hypothesis import settings  # noqa: E402
+
+# A kernel's first call compiles or loads it: times of single examples say nothing.
+settings.register_profile("tidegraph", deadline=None)
+settings.load_profile("tidegraph")
