@@ -60,10 +60,12 @@ class TemporalModel(nn.Module):
         memory_width: D of the node state; 0 for no memory.
         settings: the constructor's arguments (without `schema`), defaults filled in; what a
             checkpoint needs to build the model again.
+        precision: "fp32", or "bf16" for matrix products of rounded factors.
     """
 
     name: ClassVar[str] = ""
     settings: dict[str, Any]
+    precision: str = "fp32"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

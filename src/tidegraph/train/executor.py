@@ -6,6 +6,10 @@ It never looks at the index, and it does not know how batches were prepared.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,11 +18,25 @@ from torch.nn.utils import clip_grad_norm_
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import TidegraphError
 from tidegraph.models.base import TemporalModel
-from tidegraph.ops import link_loss
+from tidegraph.ops import link_loss, use_precision
 from tidegraph.state import HostState, NodeState
 from tidegraph.train.adam import Adam
 from tidegraph.train.stages import StageTimes
 from tidegraph.train.transfer import Transfer
+
+
+_Step = TypeVar("_Step", bound=Callable[..., Any])
+
+
+def _in_precision(step: _Step) -> _Step:
+    """A method of an executor, run in its model's precision; backward passes included."""
+
+    @functools.wraps(step)
+    def run(self: EagerExecutor, *args: Any, **kwargs: Any) -> Any:
+        with use_precision(self.model.precision):
+            return step(self, *args, **kwargs)
+
+    return cast(_Step, run)
 
 
 class EagerExecutor:
@@ -46,6 +64,7 @@ class EagerExecutor:
         self.times = times or StageTimes()
         self.transfer = transfer
 
+    @_in_precision
     def train(self, batch: PreparedBatch) -> float:
         """One training step; returns the batch's mean loss over positives and negatives."""
         assert self.optimizer is not None
@@ -66,6 +85,7 @@ class EagerExecutor:
             self.state.write(batch, encoded.memory_UD)
         return float(loss.detach())
 
+    @_in_precision
     def score(self, batch: PreparedBatch, *, write: bool = True) -> np.ndarray:
         """Logits [B, 1 + C] without gradients; `write=False` leaves the state as it is."""
         with torch.inference_mode(), self.times("score"):
@@ -76,6 +96,7 @@ class EagerExecutor:
             scores: np.ndarray = logit_BC.float().cpu().numpy()
             return scores
 
+    @_in_precision
     def embed(self, batch: PreparedBatch) -> np.ndarray:
         """Embeddings of the batch's roots [B * (2 + C), D], without gradients or writing."""
         with torch.inference_mode():
@@ -84,6 +105,7 @@ class EagerExecutor:
             rows: np.ndarray = encoded.seed_SD[batch.root_R.long()].float().cpu().numpy()
             return rows
 
+    @_in_precision
     def advance(self, batch: PreparedBatch) -> None:
         """Move the state past the batch without scoring."""
         with torch.inference_mode(), self.times("advance"):

@@ -385,6 +385,7 @@ def load_run(
     settings = TrainSettings.of({**config["training"], **({"device": device} if device else {})})
     check_device(settings.device)
     model = _model_of(checkpoint, model, path)
+    model.precision = settings.precision
     parts = tuple(Part(**part) for part in about["parts"])
     hidden = checkpoint.tensors.get("hidden")
     stream = Stream.open(

@@ -43,6 +43,11 @@ class TrainSettings(BaseModel):
     )
     seed: int = Field(0, ge=0, lt=2**63, description="all randomness derives from it")
     device: str = Field("cpu", description="where the model runs: cpu, cuda, cuda:1")
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="of matrix products; bf16 rounds their factors to bfloat16 (faster where the "
+        "hardware multiplies it)",
+    )
     state: Literal["device", "host"] = Field(
         "device", description="where memory and mail live; host: where they do not fit on a GPU"
     )

@@ -141,6 +141,7 @@ class _Session:
         settings = self.settings = trainer.settings
         self.trainer, self.listener, self.files = trainer, trainer.listener, trainer.files
         self.model = trainer.model.to(settings.device)
+        self.model.precision = settings.precision
         self.events = train.events
         self.stream = Stream.open(
             train.events,
