@@ -7,7 +7,7 @@ import os
 # measured, a third of the time. Results do not depend on it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from hypothesis import settings  # noqa: E402
+from hypothesis import settings
 
 # A kernel's first call compiles or loads it: times of single examples say nothing.
 settings.register_profile("tidegraph", deadline=None)

@@ -55,6 +55,24 @@ def test_prints_what_was_understood_settings_epochs_and_a_table_with_protocols(
     assert lines[-1].startswith("use it    tidegraph predict runs/")
 
 
+def test_features_are_stored_as_asked_and_stay_so(table: Path, here: Path) -> None:
+    result = train(table, "--feature-type", "int8", "--name", "coded", "--json")
+    assert result.code == 0, result.err
+    said = [line for line in result.err.splitlines() if line.startswith("stored ")]
+    assert len(said) == 1
+    assert "event features as int8, each value within half a 255th of its column" in said[0]
+    config = yaml.safe_load((here / "runs" / "coded" / "config.yaml").read_text())
+    assert config["training"]["feature_type"] == "int8"
+    again = cli("evaluate", "runs/coded", "--json", "--quiet")
+    assert again.last["test"] == result.last["test"]
+    refused = cli("train", "--resume", "runs/coded", "--feature-type", "float32")
+    assert refused.code == 2
+    assert "leave out feature_type" in refused.err
+    plain = train(table, "--json")
+    assert not any(line.startswith("stored ") for line in plain.err.splitlines())
+    assert weights(Path(plain.last["paths"]["run"])) != weights(Path("runs/coded"))
+
+
 def test_json_is_one_object_on_the_last_line_and_the_only_thing_on_stdout(trained: Trained) -> None:
     directory, found = trained
     assert set(found) == {

@@ -10,6 +10,7 @@ import pytest
 
 from tidegraph.errors import InputError
 from tidegraph.events import Events, concatenate, open_events, read_table, store
+from tidegraph.events.files import FileColumn
 from tidegraph.events.store import DirectorySink, describe_blocks, directory_sink
 
 
@@ -147,7 +148,7 @@ def test_nothing_stays_after_a_failed_write(
     def full(self: object, piece: np.ndarray) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store._FileColumn, "append", full)
+    monkeypatch.setattr(FileColumn, "append", full)
     for target in ("s", "new"):
         with pytest.raises(InputError, match="No space left on device"):
             events.save(tmp_path / target)

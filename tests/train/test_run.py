@@ -610,14 +610,9 @@ def test_a_run_says_what_it_is(tmp_path, shared):
 
 
 def test_precision_is_the_runs_and_survives_loading(tmp_path):
-    settings = {**SETTINGS, "precision": "bf16"}
-    events = EVENTS
-    train, val, _ = events.split()
-    run = tg.Trainer(small_tgn(events), TrainSettings.of(settings), directory=tmp_path / "r").fit(
-        train, val
-    )
-    plain = tg.Trainer(small_tgn(events), TrainSettings.of(SETTINGS)).fit(train, val)
+    run = fit(EVENTS, tmp_path / "rounded", precision="bf16")
+    plain = fit(EVENTS)
     assert run.state.checksum() != plain.state.checksum()
-    again = load_run(tmp_path / "r", events=events)
+    again = load_run(tmp_path / "rounded", events=EVENTS)
     assert again.model.precision == "bf16"
     assert again.predict([(3, 5)]).score.tolist() == run.predict([(3, 5)]).score.tolist()

@@ -61,7 +61,7 @@ class Preparer:
         seed: for uniform sampling and dropout.
         dedup: compute each distinct (node, time) once. Off only to test that it changes nothing.
         compact: gather the event features that the batch uses (for another device), instead of
-            passing the whole store.
+            passing the whole store. Stores that kernels cannot read in place are gathered anyway.
         gather: with `compact`, copy the named rows now. Off, the batch is deferred: whoever moves
             it to a device fetches them.
     """
@@ -293,18 +293,20 @@ class Preparer:
         self, parts: list[np.ndarray]
     ) -> tuple[Tensor, list[np.ndarray], Tensor | None]:
         """The feature table, part by part the rows in it (padding: row 0), and whose they are."""
-        if not self.compact or not self.features.width:
+        in_place = self.features.in_place and not self.compact
+        if in_place or not self.features.width:
             rows = [part.astype(np.int32, copy=False) for part in parts]
             return self.features.table, [np.maximum(part, 0) for part in rows], None
         event_X = np.concatenate([_NONE, *(part.reshape(-1) for part in parts)]).astype(np.int32)
         first_E, row_X = _unique(event_X, _NONE, _NONE)
         # Padding refers to row 0, which must exist even where no event is used.
         event_E = event_X[first_E] if len(first_E) else np.zeros(1, np.int32)
-        table = self.features.rows(event_E if self.gather else event_E[:0])
+        deferred = self.compact and not self.gather
+        table = self.features.take(event_E[:0] if deferred else event_E)
         splits = np.cumsum([part.size for part in parts])
         pieces = np.split(np.maximum(row_X, 0), splits)
         rows = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=False)]
-        return table, rows, torch.from_numpy(event_E)
+        return table, rows, torch.from_numpy(event_E) if self.compact else None
 
 
 _NONE = np.empty(0, np.int64)

@@ -110,7 +110,8 @@ class PreparedBatch:
         node_U: int32 [U], nodes of the graph.
         hops: innermost first; the last one's seeds are the roots.
         mail, writes: None for models without memory.
-        features: [E, F] float32, table of event features (the whole store, or the unique rows).
+        features: [E, F] float32 or bfloat16, table of event features (the whole store, or the
+            unique rows).
         node_features: [U, G] float32 or None.
         event_E: int32 [E], ids of the events whose features the batch uses, where only those are
             in `features`; None where `features` is the whole store.

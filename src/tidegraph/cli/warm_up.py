@@ -99,7 +99,7 @@ def _kind(
     schema = events.schema
     named = [
         model, sorted((k, v) for k, v in values.items() if isinstance(v, str)), training.negatives,
-        training.candidates > 0, training.history, training.metric, hidden,
+        training.candidates > 0, training.history, training.metric, training.feature_type, hidden,
         str(events.time.dtype), events.path is not None, schema.event_features > 0,
         schema.node_features > 0, schema.bipartite, llvm.get_host_cpu_name(), _sources(),
     ]  # fmt: skip

@@ -8,21 +8,20 @@ none of it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from tidegraph.errors import InputError
 from tidegraph.events.core import Events, ReadReport, Schema
-from tidegraph.events.digest import ChunkedDigest, array_digest, fingerprint_of
+from tidegraph.events.digest import array_digest, fingerprint_of
+from tidegraph.events.files import FileColumn, open_column, put_in_place, write_manifest
 from tidegraph.events.ids import IdBlock, NodeIds
 from tidegraph.events.text import TextColumn
 
@@ -88,10 +87,10 @@ class DirectorySink:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.working = _working_directory(directory)
-        self._open: dict[str, _FileColumn] = {}
+        self._open: dict[str, FileColumn] = {}
 
     def column(self, name: str, dtype: str, shape: tuple[int, ...]) -> ColumnWriter:
-        writer = _FileColumn(self.working / f"{name}.npy", np.dtype(dtype), shape)
+        writer = FileColumn(self.working / f"{name}.npy", np.dtype(dtype), shape)
         self._open[name] = writer
         return writer
 
@@ -113,11 +112,8 @@ class DirectorySink:
             "ids": {"separate": separate, "blocks": blocks},
             "files": files,
         }
-        with open(self.working / MANIFEST, "w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        _put_in_place(self.working, self.directory, manifest)
+        write_manifest(self.working / MANIFEST, manifest)
+        put_in_place(self.working, self.directory, lambda: _holds(self.directory, manifest))
         return open_events(self.directory)
 
     def abandon(self) -> None:
@@ -186,7 +182,7 @@ def open_events(directory: str | Path, verify: bool = False) -> Events:
     directory = Path(directory)
     manifest = _read_manifest(directory)
     arrays = {
-        name: _open_column(directory / f"{name}.npy", entry, verify)
+        name: open_column(directory / f"{name}.npy", entry, verify)
         for name, entry in manifest["files"].items()
     }
     schema = dict(manifest["schema"])
@@ -258,39 +254,6 @@ class _MemoryColumn:
         self.filled += len(piece)
 
 
-class _FileColumn:
-    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self._dtype, self._shape, self._path = dtype, shape, path
-        self._digest = ChunkedDigest()
-        # Plain writes, not a mapping: mapped pages would count as resident memory.
-        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 (closed by close or abandon)
-        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-    def append(self, piece: np.ndarray) -> None:
-        rows = max(1, (1 << 24) // max(1, piece[:1].nbytes))
-        for start in range(0, len(piece), rows):
-            part = np.ascontiguousarray(piece[start : start + rows], dtype=self._dtype)
-            data = part.reshape(-1).view(np.uint8).data
-            self._digest.update(data)
-            self._file.write(data)
-
-    def close(self) -> dict[str, Any]:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return {
-            "bytes": self._path.stat().st_size,
-            "dtype": self._dtype.str,
-            "shape": list(self._shape),
-            "sha256": self._digest.hexdigest(),
-        }
-
-    def abandon(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.close()
-
-
 def _working_directory(directory: Path) -> Path:
     if directory.exists():
         if not directory.is_dir():
@@ -304,35 +267,6 @@ def _working_directory(directory: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix=f".{directory.name}.partial-", dir=directory.parent))
 
 
-def _put_in_place(working: Path, directory: Path, manifest: dict[str, Any]) -> None:
-    """Give a complete directory its name, also while other processes do the same.
-
-    Where another one has just written the same events there, theirs stay: they may be in use.
-    Other events are replaced; the last one to finish is found there afterwards.
-    """
-    working.chmod(0o755)
-    _sync_directory(working)
-    retired = []
-    try:
-        while not _holds(directory, manifest):
-            try:
-                working.rename(directory)  # fails where there is something, empty ones apart
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-                place = tempfile.mkdtemp(prefix=f".{directory.name}.old-", dir=directory.parent)
-                retired.append(place)
-                with contextlib.suppress(FileNotFoundError):  # another process was faster
-                    directory.rename(Path(place) / "events")
-            else:
-                _sync_directory(directory.parent)
-                return
-        shutil.rmtree(working, ignore_errors=True)
-    finally:
-        for place in retired:
-            shutil.rmtree(place, ignore_errors=True)
-
-
 def _holds(directory: Path, manifest: dict[str, Any]) -> bool:
     """Whether exactly these events are stored there, undamaged as far as their sizes tell."""
     try:
@@ -342,14 +276,6 @@ def _holds(directory: Path, manifest: dict[str, Any]) -> bool:
     except InputError:
         return False
     return True
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
@@ -377,31 +303,3 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     if missing:
         raise InputError(f"{path}: damaged, {', '.join(sorted(missing))} missing; ingest again")
     return manifest
-
-
-def _open_column(path: Path, entry: dict[str, Any], verify: bool) -> np.ndarray:
-    if not path.is_file():
-        raise InputError(f"{path}: missing; restore it or ingest the table again")
-    size = path.stat().st_size
-    if size != entry["bytes"]:
-        raise InputError(
-            f"{path}: has {size:,} bytes, expected {entry['bytes']:,}; it is truncated or damaged. "
-            "Restore it or ingest the table again"
-        )
-    shape = tuple(entry["shape"])
-    try:
-        empty = 0 in shape
-        array = np.asarray(np.load(path, mmap_mode=None if empty else "r", allow_pickle=False))
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path}: damaged ({error}); ingest the table again") from None
-    if array.dtype.str != entry["dtype"] or array.shape != shape:
-        raise InputError(
-            f"{path}: holds {array.shape} of {array.dtype}, expected {shape} of {entry['dtype']}; "
-            "it is damaged. Restore it or ingest the table again"
-        )
-    if verify and array_digest(array) != entry["sha256"]:
-        raise InputError(
-            f"{path}: its content does not match its checksum; it is damaged. "
-            "Restore it or ingest the table again"
-        )
-    return array

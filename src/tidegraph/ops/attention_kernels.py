@@ -15,6 +15,7 @@ import numpy as np
 
 from tidegraph._jit import kernel
 from tidegraph.ops.elementary import exponential
+from tidegraph.ops.feature_rows import copy_features
 from tidegraph.ops.row_kernels import copy_row, dots, padded, weighted_sums
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
@@ -33,7 +34,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
     for i in range(count):
         copy_row(row_KX[i, :D], table_RD[neighbor_SK[s, i]])
         if F > 0:
-            copy_row(row_KX[i, D : D + F], features_EF[event_SK[s, i]])
+            copy_features(row_KX[i, D : D + F], features_EF, event_SK[s, i])
     # In a loop of their own: the copies above then wait for memory several rows at a time.
     for i in range(count):
         time_code(row_KX[i, D + F :], delta_SK[s, i], turns_4X, limits, weight_T, bias_T)

@@ -20,6 +20,7 @@ from torch import Tensor
 from tidegraph.batches.prepared import Hop, Mail, Uses
 from tidegraph.errors import SettingError
 from tidegraph.ops import attention_kernels, memory_kernels, reference
+from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.products import product
 
 _BACKENDS = ("auto", "cpu", "reference")
@@ -113,7 +114,7 @@ def attend(
         hop.event_SK.numpy(),
         hop.delta_SK.numpy(),
         hop.count_S.numpy(),
-        features_EF.numpy(),
+        feature_array(features_EF),
         weight_T.numpy(),
         bias_T.numpy(),
         keep_SKH.numpy(),
@@ -167,7 +168,7 @@ def attend_backward(
         hop.event_SK.numpy(),
         hop.delta_SK.numpy(),
         hop.count_S.numpy(),
-        features_EF.numpy(),
+        feature_array(features_EF),
         weight_T.numpy(),
         bias_T.numpy(),
         keep_SKH.numpy(),
@@ -260,7 +261,7 @@ def temporal_attention(
         query_HSW: [H, S, W] queries, already multiplied by the key projection and 1 / sqrt(d).
         table_RD: [R, D] rows of the layer below.
         hop: neighbourhoods, S seeds of K slots.
-        features_EF: [E, F] event features (F may be 0).
+        features_EF: [E, F] event features, float32 or bfloat16 (F may be 0).
         weight_T, bias_T: time code parameters.
         keep_SKH: optional [S, K, H] dropout multipliers, applied after the softmax.
 
@@ -295,7 +296,7 @@ def _inputs(
         mail.indptr_M1.numpy(),
         mail.event_L.numpy(),
         mail.delta_L.numpy(),
-        features_EF.numpy(),
+        feature_array(features_EF),
         weight_T.detach().numpy(),
         bias_T.detach().numpy(),
         input_MI.numpy(),
@@ -452,7 +453,7 @@ def memory_update(
         memory_UD: [U, D] stored memories, no gradient.
         partner_UD: [U, D] memory of the partner at mail time (averaged over mails), no gradient.
         mail: which rows have mail.
-        features_EF: [E, F] event features.
+        features_EF: [E, F] event features, float32 or bfloat16.
         weight_T, bias_T: time code parameters.
         weight_ih: [G, 2 D + F + T], weight_hh: [G, D], bias_ih, bias_hh: [G]; G = 3 D (gru: reset,
             update, candidate) or D (rnn).

@@ -15,6 +15,7 @@ import numpy as np
 from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK
 from tidegraph.ops.elementary import sigmoid, tanh
+from tidegraph.ops.feature_rows import add_features, copy_features
 from tidegraph.ops.row_kernels import copy_row
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
@@ -40,17 +41,16 @@ def _inputs_block(  # type: ignore[no-untyped-def]
         if mails == 1:
             mail = indptr_M1[m]
             if F > 0:
-                copy_row(feature_F, features_EF[event_L[mail]])
+                copy_features(feature_F, features_EF, event_L[mail])
             time_code(code_T, delta_L[mail], turns_4T, limits, weight_T, bias_T)
             continue
         feature_F[:] = 0
         code_T[:] = 0
         scale = input_MI.dtype.type(1.0 / mails)
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
-            event = event_L[mail]
             time_code(one_T, delta_L[mail], turns_4T, limits, weight_T, bias_T)
-            for j in range(F):
-                feature_F[j] += scale * features_EF[event, j]
+            if F > 0:
+                add_features(feature_F, scale, features_EF, event_L[mail])
             for j in range(T):
                 code_T[j] += scale * one_T[j]
 

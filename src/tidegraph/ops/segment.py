@@ -23,6 +23,7 @@ from tidegraph.batches.kernels import transpose as fill_transpose
 from tidegraph.batches.prepared import Hop, Uses
 from tidegraph.errors import InputError
 from tidegraph.ops import reference, segment_kernels
+from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.functions import _apply, _fast
 from tidegraph.ops.segment_cuts import Cuts, cut
 
@@ -370,7 +371,7 @@ class _SegmentAttention(torch.autograd.Function):
             if features_EF.shape[1]
             else _NONE,
             _array(hop.delta_M),
-            _array(features_EF),
+            feature_array(features_EF.detach().contiguous()),
             _array(weight_T),
             _array(bias_T),
             _array(keep_MH),
@@ -468,7 +469,7 @@ def segment_attention(
         query_HSW: [H, S, W] queries, already multiplied by the key projection and 1 / sqrt(d).
         table_RD: [R, D] rows of the layer below.
         hop: neighbourhoods of S seeds, M edges in all.
-        features_EF: [E, F] event features (F may be 0).
+        features_EF: [E, F] event features, float32 or bfloat16 (F may be 0).
         weight_T, bias_T: time code parameters.
         keep_MH: optional [M, H] dropout multipliers, applied after the softmax.
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tidegraph._jit import kernel
 from tidegraph.ops.elementary import exponential
+from tidegraph.ops.feature_rows import copy_features
 from tidegraph.ops.segment_cuts import PIECE
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
@@ -282,7 +283,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
         m = first + i
         _copy(row_KZ[i, :D], table_RD[neighbor_M[m]])
         if F > 0:
-            _copy(row_KZ[i, D : D + F], features_EF[event_M[m]])
+            copy_features(row_KZ[i, D : D + F], features_EF, event_M[m])
         time_code(row_KZ[i, D + F :], delta_M[m], turns_4Z, limits, weight_T, bias_T)
 
 

@@ -24,7 +24,6 @@ from tidegraph.train.adam import Adam
 from tidegraph.train.stages import StageTimes
 from tidegraph.train.transfer import Transfer
 
-
 _Step = TypeVar("_Step", bound=Callable[..., Any])
 
 

@@ -395,6 +395,7 @@ def load_run(
         hidden_nodes=None if hidden is None else hidden.numpy(),
         seed=settings.seed,
         compact=settings.device != "cpu",
+        feature_type=settings.feature_type,
     )
     caches = cache_settings(settings, stream, model.memory_width)
     stream = with_caches(stream, caches, settings.device)

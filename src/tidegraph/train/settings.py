@@ -8,6 +8,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from tidegraph.errors import SettingError
+from tidegraph.features import FeatureType
 
 
 class TrainSettings(BaseModel):
@@ -40,6 +41,10 @@ class TrainSettings(BaseModel):
     history: Literal["streaming", "frozen"] = Field(
         "streaming",
         description="evaluation sees all earlier events, or only those before the evaluated part",
+    )
+    feature_type: FeatureType = Field(
+        "float32",
+        description="how features are stored: as given, or rounded to float16, bfloat16 or int8",
     )
     seed: int = Field(0, ge=0, lt=2**63, description="all randomness derives from it")
     device: str = Field("cpu", description="where the model runs: cpu, cuda, cuda:1")

@@ -13,7 +13,7 @@ import numpy as np
 from tidegraph.batches.plan import BatchPlan, Phase
 from tidegraph.batches.prepare import History, Preparer
 from tidegraph.events.core import EventRange, Events
-from tidegraph.features.store import FeatureStore
+from tidegraph.features import FeatureStore, open_stores
 from tidegraph.history import TemporalIndex
 from tidegraph.train.transfer import Transfer
 
@@ -49,6 +49,7 @@ class Stream:
         plan: batches of the parts.
         preparer: prepares the plan's batches for one model.
         transfer: moves them to the device, where the preparer leaves that open.
+        feature_type: how features are stored.
     """
 
     events: Events
@@ -58,6 +59,7 @@ class Stream:
     plan: BatchPlan
     preparer: Preparer
     transfer: Transfer | None = None
+    feature_type: str = "float32"
 
     @classmethod
     def open(
@@ -69,25 +71,29 @@ class Stream:
         hidden_nodes: np.ndarray | None = None,
         seed: int = 0,
         compact: bool = False,
+        feature_type: str = "float32",
     ) -> Stream:
         """Index the events and plan the parts.
 
         Args:
             seed, compact: see `Preparer`.
+            feature_type: how features are stored, see `FeatureStore.of`; ranges are those of the
+                first part.
         """
         index = TemporalIndex.from_events(events, keep=_in_history(events, parts, hidden_nodes))
         plan = _plan(events, parts, hidden_nodes)
+        features, node_features = open_stores(events, feature_type, fit=parts[0].stop)
         preparer = Preparer(
             events=events,
             index=index,
             plan=plan,
             history=history,
-            features=FeatureStore.of(events.features),
-            node_features=FeatureStore.of(events.node_features),
+            features=features,
+            node_features=node_features,
             seed=seed,
             compact=compact,
         )
-        return cls(events, parts, hidden_nodes, index, plan, preparer)
+        return cls(events, parts, hidden_nodes, index, plan, preparer, feature_type=feature_type)
 
     @property
     def stop(self) -> int:
@@ -114,7 +120,20 @@ class Stream:
             hidden_nodes=hidden,
             seed=preparer.seed,
             compact=preparer.compact,
+            feature_type=self.feature_type,
         )
+
+    def about_features(self) -> list[str]:
+        """What a user should know of features that are not stored as given; else nothing."""
+        stores: list[tuple[str, FeatureStore, tuple[str, ...]]] = [
+            ("event features", self.preparer.features, self.events.schema.feature_names),
+            ("node features", self.preparer.node_features, ()),
+        ]
+        return [
+            f"stored    {label} as {store.about(names)}"
+            for label, store, names in stores
+            if store.width and store.dtype != "float32"
+        ]
 
     def phase(self, name: str) -> Phase:
         """Batch numbers of a phase."""

@@ -153,7 +153,10 @@ class _Session:
             hidden_nodes=train.hidden_nodes,
             seed=settings.seed,
             compact=torch.device(settings.device).type != "cpu",
+            feature_type=settings.feature_type,
         )
+        for line in self.stream.about_features():
+            self.listener.message(line)
         self.caches = cache_settings(settings, self.stream, self.model.memory_width)
         self.stream = with_caches(self.stream, self.caches, settings.device)
         self.state = self._place(NodeState(self.events.schema.num_nodes, self.model.memory_width))
