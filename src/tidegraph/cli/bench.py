@@ -25,6 +25,7 @@ from tidegraph.events import Events, load_dataset
 from tidegraph.models import TGN, build_model
 from tidegraph.models.layers import AttentionLayer
 from tidegraph.report.console import Printer
+from tidegraph.report.floor import Floor, training_products
 from tidegraph.report.plain import print_json
 from tidegraph.report.usage import peak_resident_bytes, versions
 from tidegraph.state import NodeState
@@ -113,7 +114,8 @@ def measure(events: Events, batch_size: int) -> list[Figure]:
     prepared = next(one for one in found if one.name == "prepare a batch")
     whole = (train.milliseconds + prepared.milliseconds) / 1e3
     found += [train, Figure("prepare and train", 1e3 * whole, "events", batch_size / whole)]
-    return found
+    floor = _timed("its bare matrix products (floor)", step.floor)
+    return [*found, floor]
 
 
 class _Step:
@@ -132,6 +134,7 @@ class _Step:
         self.executor = EagerExecutor(model, self.state, optimizer)
         event_B = stream.plan.events(number)
         self.batch = stream.preparer.prepare(number, self.negatives.draw_at(event_B))
+        self._floor: Floor | None = None
         self.numbers = cycle(range(number, len(stream.plan) - 1))
         self.roots = cycle([self._roots(one) for one in range(number, len(stream.plan) - 1)])
 
@@ -169,6 +172,11 @@ class _Step:
             memory_UD, mail_UD, mail, self.batch.features, self.model.time_code
         )
         updated_UD.sum().backward()
+
+    def floor(self) -> None:
+        if self._floor is None:
+            self._floor = Floor(training_products(self.model, self.batch))
+        self._floor.run()
 
     def score(self) -> None:
         self.model.eval()
