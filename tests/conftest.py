@@ -6,3 +6,7 @@ import os
 # machine with other work (or two cores) spinning threads take the time of those that compute:
 # measured, a third of the time. Results do not depend on it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Triton's kernels run through its interpreter, so that they are tested without a GPU. It takes over a
+# kernel when the kernel is defined, and its own library when Triton is first imported: by anything.
+os.environ.setdefault("TRITON_INTERPRET", "1")
