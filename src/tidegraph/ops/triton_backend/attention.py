@@ -1,4 +1,4 @@
-"""`temporal_attention` on a GPU: which kernels run, with which tiles, and the gradients' bookkeeping.
+"""`temporal_attention` on a GPU: which kernels run, with which tiles, and what backward needs.
 
 Shape legend: as in `attention_kernels`.
 """
@@ -15,6 +15,7 @@ from tidegraph.batches.prepared import Hop
 from tidegraph.ops.triton_backend import attention_kernels, attention_long_kernels
 from tidegraph.ops.triton_backend.launch import (
     RESIDENT,
+    apply,
     compute_type,
     launch,
     padded,
@@ -106,7 +107,8 @@ class _TemporalAttention(torch.autograd.Function):
         sum_HSW = torch.empty_like(query_HSW)
         # A kernel without dropout never reads what stands in the mask's place.
         keep_SKH = attention_SKH if keep_SKH is None else keep_SKH
-        kernel, grid = attention_kernels.attention_forward, (S,)
+        grid: tuple[int, ...] = (S,)
+        kernel = attention_kernels.attention_forward
         if not tiles.resident:
             kernel, grid = attention_long_kernels.attention_forward_long, (S, H)
         launch(
@@ -127,7 +129,8 @@ class _TemporalAttention(torch.autograd.Function):
         grad_sum_HSW = grads[0].contiguous()
         grad_query_HSW = torch.empty_like(query_HSW)
         grad_score_SKH = torch.empty_like(attention_SKH)
-        kernel, grid = attention_kernels.attention_backward, (S,)
+        grid: tuple[int, ...] = (S,)
+        kernel = attention_kernels.attention_backward
         if not tiles.resident:
             kernel, grid = attention_long_kernels.attention_backward_long, (S, tiles.H)
         launch(
@@ -171,7 +174,8 @@ def temporal_attention(
     keep_SKH: Tensor | None = None,
 ) -> Tensor:
     """See `tidegraph.ops.temporal_attention`."""
-    sum_HSW: Tensor = _TemporalAttention.apply(
+    return apply(
+        _TemporalAttention,
         query_HSW.contiguous(),
         table_RD.contiguous(),
         weight_T.contiguous(),
@@ -180,4 +184,3 @@ def temporal_attention(
         features_EF.contiguous(),
         None if keep_SKH is None else keep_SKH.contiguous(),
     )
-    return sum_HSW

@@ -30,7 +30,7 @@ def load_rows(  # type: ignore[no-untyped-def]
     K: tl.constexpr, D: tl.constexpr, F: tl.constexpr, T: tl.constexpr,
     DP: tl.constexpr, FP: tl.constexpr, TP: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """The slots' rows of seed s as three tiles; unused slots name no memory and hold finite values."""
+    """The slots' rows of seed s as three tiles; unused slots are not read, but finite."""
     d, f, t = tl.arange(0, DP), tl.arange(0, FP), tl.arange(0, TP)
     at = s * K + slot
     neighbor = tl.load(neighbor_SK + at, mask=used, other=0).to(tl.int64)

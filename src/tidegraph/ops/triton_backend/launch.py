@@ -15,8 +15,8 @@ from torch import Tensor
 from tidegraph.errors import SettingError
 
 RESIDENT = 16384
-"""Elements of neighbour rows that one program keeps in registers: 32 registers a thread at 16 warps,
-which leaves room for everything else and for a second program beside it."""
+"""Elements of neighbour rows that one program keeps in registers: 32 registers a thread at 16
+warps, which leaves room for everything else and for a second program beside it."""
 
 _PER_WARP = 1024  # elements: 32 registers a thread, so that several programs fit on a processor
 
@@ -68,3 +68,9 @@ def launch(
         return
     with torch.cuda.device(device):
         kernel[grid](*arguments, num_warps=warps, **constants, **OPTIONS)
+
+
+def apply(function: Any, *arguments: Any) -> Tensor:
+    """`function.apply`, typed: PyTorch's is not."""
+    result: Tensor = function.apply(*arguments)
+    return result

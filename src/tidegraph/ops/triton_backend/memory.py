@@ -13,7 +13,7 @@ from torch import Tensor
 from tidegraph.batches.prepared import Mail
 from tidegraph.ops import reference
 from tidegraph.ops.triton_backend import memory_kernels
-from tidegraph.ops.triton_backend.launch import launch, padded, warps_for
+from tidegraph.ops.triton_backend.launch import apply, launch, padded, warps_for
 from tidegraph.ops.triton_backend.time_code import blocks_of, partial_rows
 
 _ROWS = 4  # nodes of one program
@@ -203,8 +203,8 @@ def memory_update(
     )  # fmt: skip
     if memory_UD.requires_grad or partner_UD.requires_grad:
         return reference.memory_update(cell, *arguments)
-    function: Any = _GruUpdate if cell == "gru" else _RnnUpdate
-    updated_UD: Tensor = function.apply(
+    return apply(
+        _GruUpdate if cell == "gru" else _RnnUpdate,
         memory_UD.contiguous(),
         partner_UD.contiguous(),
         mail,
@@ -216,4 +216,3 @@ def memory_update(
         bias_ih,
         bias_hh,
     )
-    return updated_UD

@@ -1,4 +1,4 @@
-"""`gather_rows` on a GPU: rows of a table, whose backward pass is a gather over the transposed index.
+"""`gather_rows` on a GPU: rows of a table; backward, a gather over the transposed index.
 
 Shape legend: R table rows, S positions of the index, D width.
 """
@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tidegraph.batches.prepared import Uses
-from tidegraph.ops.triton_backend.launch import launch, padded, warps_for
+from tidegraph.ops.triton_backend.launch import apply, launch, padded, warps_for
 
 _USES = 8  # positions whose rows are in flight at once
 
@@ -62,5 +62,4 @@ class _GatherRows(torch.autograd.Function):
 
 def gather_rows(table_RD: Tensor, index_S: Tensor, uses: Uses) -> Tensor:
     """See `tidegraph.ops.gather_rows`."""
-    rows_SD: Tensor = _GatherRows.apply(table_RD, index_S, uses)
-    return rows_SD
+    return apply(_GatherRows, table_RD, index_S, uses)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tidegraph.ops import reference
 from tidegraph.ops.triton_backend import time_kernels
-from tidegraph.ops.triton_backend.launch import launch, padded, warps_for
+from tidegraph.ops.triton_backend.launch import apply, launch, padded, warps_for
 
 _ROWS = 16
 
@@ -69,5 +69,5 @@ def time_code(delta: Tensor, weight_T: Tensor, bias_T: Tensor) -> Tensor:
     ):  # differences are data; whoever differentiates by them is served plainly
         return reference.time_code(delta, weight_T, bias_T)
     flat_L = delta.contiguous().view(-1)
-    code_LT: Tensor = _TimeCode.apply(flat_L, weight_T.contiguous(), bias_T.contiguous())
+    code_LT = apply(_TimeCode, flat_L, weight_T.contiguous(), bias_T.contiguous())
     return code_LT.view(*delta.shape, weight_T.numel())
