@@ -63,6 +63,7 @@ def attention_forward_long(  # type: ignore[no-untyped-def]
         slot = first + tl.arange(0, KP)
         at = (s * K + slot) * H + h
         score = tl.load(attention_SKH + at, mask=slot < count, other=float("-inf"))
+        tl.debug_barrier()  # a slot's score is read by several threads, and overwritten by one
         tl.store(attention_SKH + at, tl.exp(score - largest) / total, mask=slot < K)
 
 
@@ -109,6 +110,7 @@ def attention_backward_long(  # type: ignore[no-untyped-def]
         )  # fmt: skip
         value = tl.load(grad_score_SKH + at, mask=used, other=0.0)
         score = tl.load(attention_SKH + at, mask=used, other=0.0) * (value - mean)
+        tl.debug_barrier()  # a slot's value is read by several threads, and overwritten by one
         tl.store(grad_score_SKH + at, score, mask=slot < K)
         more_D, more_F, more_T = mix(score, row_KD, row_KF, row_KT)
         q_D, q_F, q_T = q_D + more_D, q_F + more_F, q_T + more_T
