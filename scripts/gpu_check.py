@@ -121,7 +121,7 @@ class Attention:
 
     def run(self, device: torch.device, dtype: torch.dtype, time_code: bool = True) -> list[Tensor]:
         """Output and gradients, on the CPU."""
-        leaves = [x.to(device, dtype).requires_grad_() for x in self.tensors]
+        leaves = [x.to(device, dtype, copy=True).requires_grad_() for x in self.tensors]
         if not time_code:
             leaves[2:] = [x.detach() for x in leaves[2:]]
         keep = None if self.keep_SKH is None else self.keep_SKH.to(device, dtype)
@@ -170,7 +170,7 @@ class Memory:
 
     def run(self, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
         """Output and gradients, on the CPU."""
-        leaves = [p.to(device, dtype).requires_grad_() for p in self.parameters]
+        leaves = [p.to(device, dtype, copy=True).requires_grad_() for p in self.parameters]
         stored = [x.to(device, dtype) for x in self.stored]
         features, mail = self.features_EF.to(device), _move(self.mail, device)
         out = ops.memory_update(self.cell, stored[0], stored[1], mail, features, *leaves)
@@ -279,7 +279,7 @@ def attention_timing(S: int, K: int) -> Timing:
     case = Attention.random(S, K)
     found = {}
     for label, device, backend in PLACES:
-        query, table = (x.to(device).requires_grad_() for x in case.tensors[:2])
+        query, table = (x.to(device, copy=True).requires_grad_() for x in case.tensors[:2])
         weight, bias = (x.to(device) for x in case.tensors[2:])
         hop, features = _move(case.hop, device), case.features_EF.to(device)
         upstream = case.upstream_HSW.to(device)
@@ -297,7 +297,7 @@ def memory_timing(U: int) -> Timing:
     case = Memory.random("gru", U, 1)
     found = {}
     for label, device, backend in PLACES:
-        leaves = [p.to(device) for p in case.parameters]
+        leaves = [p.to(device, copy=True) for p in case.parameters]
         leaves[2:] = [p.requires_grad_() for p in leaves[2:]]
         stored = [x.to(device) for x in case.stored]
         features, mail = case.features_EF.to(device), _move(case.mail, device)
