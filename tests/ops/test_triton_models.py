@@ -21,7 +21,7 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 INTERPRETED = VERSION >= (3, 9) or np.lib.NumpyVersion(np.__version__) < "2.4.0"
 
-STREAM = tiny.random_stream(seed=3, count=24)
+STREAM = tiny.random_stream(seed=3, count=9, nodes=4)
 MODELS: list[dict[str, Any]] = [
     {"cell": "gru", "message": "last", "layers": 1, "time_code": "trainable"},
     {"cell": "rnn", "message": "mean", "layers": 2, "time_code": "fixed", "dropout": 0.3},
@@ -43,7 +43,7 @@ def faked(value: Any, mode: FakeTensorMode) -> Any:
 def train_two_steps(backend: str, options: dict[str, Any]) -> tuple[list[float], list[Tensor]]:
     """Losses, then every weight and the memory, after a state with mail exists."""
     model = tiny.tgn(STREAM, **options)
-    prep = tiny.preparer(STREAM, model.history, batch_size=6)
+    prep = tiny.preparer(STREAM, model.history, batch_size=3)
     state = tiny.empty_state(model, STREAM.num_nodes)
     optimizer = Adam(model.named_parameters(), learning_rate=0.01)
     losses = []
@@ -76,7 +76,7 @@ def test_a_step_on_cuda_never_mixes_devices(options: dict[str, Any]) -> None:
     from tidegraph.ops.triton_backend import attention, memory
 
     model = tiny.tgn(STREAM, **options)
-    prep = tiny.preparer(STREAM, model.history, batch_size=6)
+    prep = tiny.preparer(STREAM, model.history, batch_size=3)
     batch = prep.prepare(1, tiny.negatives(prep, 1))
     started: list[str] = []
 
