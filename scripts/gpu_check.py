@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from torch import Tensor
 from tidegraph import ops
 from tidegraph.batches import Hop, Mail, Uses
 from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
-from tidegraph.batches.prepared import _move
 from tidegraph.events import load_dataset
 from tidegraph.models import build_model
 from tidegraph.ops import use_backend
@@ -65,6 +64,14 @@ class Timing:
 
 
 # ---------------------------------------------------------------- inputs
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """A dataclass with every tensor in it on `device`."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    moved = {field.name: on_device(getattr(value, field.name), device) for field in fields(value)}
+    return replace(value, **moved)
 
 
 def uses_of(index: np.ndarray, rows: int) -> Uses:
@@ -126,7 +133,7 @@ class Attention:
             leaves[2:] = [x.detach() for x in leaves[2:]]
         keep = None if self.keep_SKH is None else self.keep_SKH.to(device, dtype)
         out = ops.temporal_attention(
-            leaves[0], leaves[1], _move(self.hop, device), self.features_EF.to(device),
+            leaves[0], leaves[1], on_device(self.hop, device), self.features_EF.to(device),
             leaves[2], leaves[3], keep,
         )  # fmt: skip
         out.backward(self.upstream_HSW.to(device, dtype))
@@ -172,7 +179,7 @@ class Memory:
         """Output and gradients, on the CPU."""
         leaves = [p.to(device, dtype, copy=True).requires_grad_() for p in self.parameters]
         stored = [x.to(device, dtype) for x in self.stored]
-        features, mail = self.features_EF.to(device), _move(self.mail, device)
+        features, mail = self.features_EF.to(device), on_device(self.mail, device)
         out = ops.memory_update(self.cell, stored[0], stored[1], mail, features, *leaves)
         out.square().sum().backward()
         return [x.detach().cpu() for x in (out, *(leaf.grad for leaf in leaves))]  # type: ignore[union-attr]
@@ -184,7 +191,7 @@ def gathered(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     index[::2] = 7
     table = torch.randn(500, D, generator=torch.Generator().manual_seed(2)).to(device, dtype)
     table.requires_grad_()
-    uses = _move(uses_of(index, 500), device)
+    uses = on_device(uses_of(index, 500), device)
     out = ops.gather_rows(table, torch.from_numpy(index).to(device), uses)
     out.square().sum().backward()
     assert table.grad is not None
@@ -281,7 +288,7 @@ def attention_timing(S: int, K: int) -> Timing:
     for label, device, backend in PLACES:
         query, table = (x.to(device, copy=True).requires_grad_() for x in case.tensors[:2])
         weight, bias = (x.to(device) for x in case.tensors[2:])
-        hop, features = _move(case.hop, device), case.features_EF.to(device)
+        hop, features = on_device(case.hop, device), case.features_EF.to(device)
         upstream = case.upstream_HSW.to(device)
 
         def call(query=query, table=table, rest=(hop, features, weight, bias), up=upstream):  # type: ignore[no-untyped-def]
@@ -300,7 +307,7 @@ def memory_timing(U: int) -> Timing:
         leaves = [p.to(device, copy=True) for p in case.parameters]
         leaves[2:] = [p.requires_grad_() for p in leaves[2:]]
         stored = [x.to(device) for x in case.stored]
-        features, mail = case.features_EF.to(device), _move(case.mail, device)
+        features, mail = case.features_EF.to(device), on_device(case.mail, device)
 
         def call(rest=(*stored, mail, features, *leaves)):  # type: ignore[no-untyped-def]
             ops.memory_update("gru", *rest).sum().backward()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tidegraph.batches.prepared import Mail
 from tidegraph.ops import reference
+from tidegraph.ops.products import product
 from tidegraph.ops.triton_backend import memory_kernels
 from tidegraph.ops.triton_backend.launch import apply, launch, padded, warps_for
 from tidegraph.ops.triton_backend.time_code import blocks_of, partial_rows
@@ -54,7 +55,7 @@ def _time_gradients(
     if not (ctx.needs_input_grad[4] or ctx.needs_input_grad[5]):
         return None, None
     M, T = grad_gate_MG.shape[0], len(weight_T)
-    grad_code_MT = grad_gate_MG @ weight_ih[:, weight_ih.shape[1] - T :]
+    grad_code_MT = product(grad_gate_MG, weight_ih[:, weight_ih.shape[1] - T :])
     blocks = blocks_of(M, 4 * _ROWS)
     grad_weight_BT = partial_rows(blocks, T, weight_T)
     grad_bias_BT = partial_rows(blocks, T, weight_T)
@@ -92,8 +93,8 @@ class _GruUpdate(torch.autograd.Function):
         merged_GI[: 2 * D, :D] += weight_hh[: 2 * D]
         bias_G = bias_ih.clone()
         bias_G[: 2 * D] += bias_hh[: 2 * D]
-        gate_MG = torch.addmm(bias_G, input_MI, merged_GI.t())
-        hidden_MD = torch.addmm(bias_hh[2 * D :], input_MI[:, :D], weight_hh[2 * D :].t())
+        gate_MG = product(input_MI, merged_GI.t(), bias_G)
+        hidden_MD = product(input_MI[:, :D], weight_hh[2 * D :].t(), bias_hh[2 * D :])
         out_UD = memory_UD.clone()
         launch(
             memory_kernels.gru_forward,
@@ -118,8 +119,8 @@ class _GruUpdate(torch.autograd.Function):
             grad_gate_MG, grad_hidden_MD, M,
             **_by_row(D),
         )  # fmt: skip
-        grad_ih = grad_gate_MG.t() @ input_MI
-        grad_hh = torch.cat([grad_ih[: 2 * D, :D], grad_hidden_MD.t() @ input_MI[:, :D]])
+        grad_ih = product(grad_gate_MG.t(), input_MI)
+        grad_hh = torch.cat([grad_ih[: 2 * D, :D], product(grad_hidden_MD.t(), input_MI[:, :D])])
         grad_bias_ih = grad_gate_MG.sum(0)
         grad_bias_hh = torch.cat([grad_bias_ih[: 2 * D], grad_hidden_MD.sum(0)])
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_gate_MG, weight_ih, weight_T, bias_T)
@@ -150,7 +151,7 @@ class _RnnUpdate(torch.autograd.Function):
         input_MI = _inputs(memory_UD, partner_UP, mail, features_EF, weight_T, bias_T)
         merged_GI = weight_ih.clone(memory_format=torch.contiguous_format)
         merged_GI[:, :D] += weight_hh
-        gate_MD = torch.addmm(bias_ih + bias_hh, input_MI, merged_GI.t())
+        gate_MD = product(input_MI, merged_GI.t(), bias_ih + bias_hh)
         out_UD = memory_UD.clone()
         launch(
             memory_kernels.rnn_forward,
@@ -173,7 +174,7 @@ class _RnnUpdate(torch.autograd.Function):
             gate_MD, ctx.mail.row_M, grads[0].contiguous(), grad_gate_MD, M,
             **_by_row(D),
         )  # fmt: skip
-        grad_ih = grad_gate_MD.t() @ input_MI
+        grad_ih = product(grad_gate_MD.t(), input_MI)
         grad_bias = grad_gate_MD.sum(0)
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_gate_MD, weight_ih, weight_T, bias_T)
         # Of their own memory: gradients that share it would be scaled twice by clipping.
