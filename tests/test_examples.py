@@ -100,5 +100,6 @@ def test_every_dependency_is_pinned() -> None:
     }
     asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     names = {re.split(r"[^A-Za-z0-9._-]", one)[0].lower() for one in asked}
-    assert names <= pinned
+    # Triton's version is PyTorch's choice on CUDA; an exact one here could contradict it.
+    assert names - {"triton"} <= pinned
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().split()

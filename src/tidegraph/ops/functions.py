@@ -1,7 +1,8 @@
 """The operators as models call them: one name each, the backend chosen by where the tensors are.
 
-On a CPU the fused kernels run; elsewhere, or inside `use_backend("reference")`, the plain version.
-Both give equal results (tested), so the choice is never visible in a model.
+On a CPU the fused kernels run, on a CUDA device the Triton kernels; elsewhere, or inside
+`use_backend("reference")`, the plain version. All give equal results (tested), so the choice is
+never visible in a model.
 
 Shape legend: S seeds, K slots, R table rows, D table width, F event-feature width, T time-code
 width, W = D + F + T, H heads, U unique nodes, M nodes with mail.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,17 +21,17 @@ from torch import Tensor
 
 from tidegraph.batches.prepared import Hop, Mail, Uses
 from tidegraph.errors import SettingError
-from tidegraph.ops import attention_kernels, memory_kernels, reference
+from tidegraph.ops import attention_kernels, memory_kernels, reference, triton_backend
 from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.products import product
 
-_BACKENDS = ("auto", "cpu", "reference")
+_BACKENDS = ("auto", "cpu", "triton", "reference")
 _backend = "auto"
 
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Choose the operators' backend inside a `with` block: "auto", "cpu" or "reference".
+    """Choose the operators' backend inside a `with` block: "auto", "cpu", "triton" or "reference".
 
     Raises:
         SettingError: the name is none of these.
@@ -48,7 +50,17 @@ def use_backend(name: str) -> Iterator[None]:
 
 
 def _fast(tensor: Tensor) -> bool:
-    return _backend != "reference" and tensor.device.type == "cpu"
+    """The CPU kernels serve this tensor."""
+    return _backend in ("auto", "cpu") and tensor.device.type == "cpu"
+
+
+def _triton(tensor: Tensor) -> ModuleType | None:
+    """The Triton operators where they are chosen: on CUDA, or by name; else None."""
+    if _backend == "triton":
+        return triton_backend.load(required=True)
+    if _backend == "auto" and tensor.device.type == "cuda":
+        return triton_backend.load()
+    return None
 
 
 def _apply(function: Any, *arguments: Any) -> Tensor:
@@ -59,6 +71,18 @@ def _apply(function: Any, *arguments: Any) -> Tensor:
 def _partial_rows(count: int, width: int) -> Tensor:
     blocks = -(-count // attention_kernels.BLOCK)
     return torch.empty(blocks, width, dtype=torch.float64)
+
+
+def time_code(delta: Tensor, weight_T: Tensor, bias_T: Tensor) -> Tensor:
+    """Phi(d) = cos(w d + b), argument formed in float64 (TGAT eq. 6): [..., T] from [...].
+
+    Args:
+        delta: time differences, any shape.
+        weight_T, bias_T: parameters; their dtype is the result's.
+    """
+    if (device_ops := _triton(weight_T)) is not None:
+        return device_ops.time_code(delta, weight_T, bias_T)  # type: ignore[no-any-return]
+    return reference.time_code(delta, weight_T, bias_T)
 
 
 class _GatherRows(torch.autograd.Function):
@@ -89,6 +113,8 @@ def gather_rows(table_RD: Tensor, index_S: Tensor, uses: Uses) -> Tensor:
         index_S: int32 [S], rows of the table.
         uses: the transpose of `index_S`.
     """
+    if (device_ops := _triton(table_RD)) is not None:
+        return device_ops.gather_rows(table_RD, index_S, uses)  # type: ignore[no-any-return]
     if not _fast(table_RD):
         return reference.gather_rows(table_RD, index_S, uses)
     return _apply(_GatherRows, table_RD, index_S, uses)
@@ -268,6 +294,10 @@ def temporal_attention(
     Returns:
         [H, S, W].
     """
+    if (device_ops := _triton(query_HSW)) is not None:
+        return device_ops.temporal_attention(  # type: ignore[no-any-return]
+            query_HSW, table_RD, hop, features_EF, weight_T, bias_T, keep_SKH
+        )
     if not _fast(query_HSW):
         return reference.temporal_attention(
             query_HSW, table_RD, hop, features_EF, weight_T, bias_T, keep_SKH
@@ -465,6 +495,8 @@ def memory_update(
         memory_UD, partner_UD, mail, features_EF, weight_T, bias_T,
         weight_ih, weight_hh, bias_ih, bias_hh,
     )  # fmt: skip
+    if (device_ops := _triton(memory_UD)) is not None:
+        return device_ops.memory_update(cell, *arguments)  # type: ignore[no-any-return]
     if not _fast(memory_UD) or memory_UD.requires_grad or partner_UD.requires_grad:
         return reference.memory_update(cell, *arguments)
     function = _GruUpdate if cell == "gru" else _RnnUpdate

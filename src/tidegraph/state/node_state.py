@@ -127,7 +127,9 @@ def partner_mean(writes: Writes, updated_UD: Tensor) -> Tensor:
         return partner_PD
     partners_W = (writes.indptr_W1[1:] - writes.indptr_W1[:-1]).long()
     owner_P = torch.repeat_interleave(
-        torch.arange(len(partners_W), device=partner_PD.device), partners_W
+        torch.arange(len(partners_W), device=partner_PD.device),
+        partners_W,
+        output_size=partner_PD.shape[0],  # or a GPU would have to be waited for, to count
     )
     total_WD = partner_PD.new_zeros(len(partners_W), partner_PD.shape[1])
     return total_WD.index_add_(0, owner_P, partner_PD) / partners_W.unsqueeze(1)
