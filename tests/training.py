@@ -22,7 +22,7 @@ from tidegraph.train import Listener, Run, Trainer
 
 SIZES: dict[str, Any] = {"memory": 6, "time": 4, "embedding": 6, "neighbors": 3}
 SETTINGS: dict[str, Any] = {
-    "epochs": 3, "batch_size": 20, "learning_rate": 0.01, "evaluation_batch_size": 12,
+    "epochs": 3, "batch_size": 20, "learning_rate": 0.012, "evaluation_batch_size": 12,
     "candidates": 5, "patience": 0,
 }  # fmt: skip
 TIMINGS = ("events_per_second", "seconds", "stages", "evaluation_seconds", "traffic")

@@ -156,7 +156,8 @@ def test_bench_measures_every_part() -> None:
     result = cli("bench", "--scale", "0.02", "--batch", "50", "--json")
     assert result.code == 0, result.err
     figures = {figure["name"]: figure for figure in result.last["figures"]}
-    assert len(figures) == 7
+    assert len(figures) == 8
+    assert "its bare matrix products (floor)" in figures
     assert all(figure["milliseconds"] > 0 for figure in figures.values())
     step = figures["training step"]
     assert step["per_second"] == pytest.approx(50 / step["milliseconds"] * 1e3)

@@ -41,7 +41,8 @@ def stream(count, name):
     mapped = np.asarray(np.load(place / name, mmap_mode="r"))
     event = np.arange(count)
     events = tg.Events.from_arrays(event % 97, 97 + event * 7 % 89, event)
-    schema = replace(events.schema, event_features=width)
+    names = tuple(f"f{n}" for n in range(width))
+    schema = replace(events.schema, event_features=width, feature_names=names)
     return replace(events, features=mapped, schema=schema, fingerprint=name)
 
 

@@ -175,6 +175,21 @@ def test_link_scores_equal_one_pair_at_a_time(B: int, C: int) -> None:
         close(links.run(function, torch.float32), expected, 2e-6)
 
 
+@pytest.mark.parametrize(("B", "C"), [(1, 1), (40, 1), (17, 12), (3, 0)])
+def test_without_gradients_scores_are_the_same_and_ties_stay_ties(B: int, C: int) -> None:
+    links = Links(B, C, D=100)
+    tensors = [tensor.float() for tensor in links.tensors]
+    with torch.no_grad():
+        found = ops.link_scores(*tensors, links.root, links.uses, links.B)
+        expected = naive_scores(*links.tensors, links.root, links.uses, links.B)
+    close({"": found}, {"": expected}, 2e-6)
+    seen: dict[tuple[int, int], float] = {}
+    for b in range(B):
+        for x, row in enumerate([B + b] + [2 * B + b * C + c for c in range(C)]):
+            pair = int(links.root[b]), int(links.root[row])
+            assert seen.setdefault(pair, float(found[b, x])) == float(found[b, x])
+
+
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e4])
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 def test_link_loss_is_binary_cross_entropy(scale: float, backend: str) -> None:

@@ -299,7 +299,7 @@ def test_fewer_epochs_than_done_return_the_best(tmp_path, peace):
 
 def test_patience_may_be_raised_after_an_early_stop(tmp_path):
     """AP does not grow for ever: with patience 1 training stops, with 3 it goes on."""
-    settings = {"epochs": 8, "learning_rate": 0.03, **OPTIONS}
+    settings = {"epochs": 8, "learning_rate": 0.014, **OPTIONS}
     long = fit(EVENTS, tmp_path / "long", patience=3, **settings)
     short = fit(EVENTS, tmp_path / "run", patience=1, **settings)
     assert len(short.records) < len(long.records)
@@ -308,7 +308,7 @@ def test_patience_may_be_raised_after_an_early_stop(tmp_path):
 
 
 def test_early_stopping_survives_a_stop(tmp_path):
-    settings = {"epochs": 8, "learning_rate": 0.03, "patience": 2, **OPTIONS}
+    settings = {"epochs": 8, "learning_rate": 0.014, "patience": 2, **OPTIONS}
     expected = fit(EVENTS, **settings)
     assert len(expected.records) < 8
     for batches in (7, 14, 19):
@@ -354,7 +354,7 @@ def resume(directory: Path, events: Events = EVENTS, **options: Any) -> Run:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"learning_rate": 0.5}, r"other training settings: .*\{'learning_rate': 0.01\}.*0.5"),
+        ({"learning_rate": 0.5}, r"other training settings: .*\{'learning_rate': 0.012\}.*0.5"),
         ({"seed": 3}, r"other training settings: .*\{'seed': 0\}.*\{'seed': 3\}"),
         ({"batch_size": 10}, "other training settings.*batch_size"),
         ({"metric": "AUC"}, "other training settings.*'AP'.*'AUC'"),

@@ -109,10 +109,7 @@ class _LinkScores(torch.autograd.Function):
         attention_kernels.gather_into(seed_SD.numpy(), root_R.numpy(), row_RD.numpy())
         source_BD = product(row_RD[:B], source.detach().t(), source_bias.detach())
         target_XD = product(row_RD[B:], target.detach().t())
-        output_D = output.detach().view(-1)
-        logit_BX = seed_SD.new_empty(B, len(target_XD) // max(B, 1))
-        bias = output_D.numpy().dtype.type(float(output_bias.detach()))
-        score(source_BD.numpy(), target_XD.numpy(), output_D.numpy(), bias, logit_BX.numpy())
+        logit_BX = _score(source_BD, target_XD, output, output_bias)
         ctx.save_for_backward(source, target, output, row_RD, source_BD, target_XD)
         ctx.uses, ctx.seeds = uses, len(seed_SD)
         return logit_BX
@@ -171,9 +168,44 @@ def link_scores(
         [B, 1 + C], the true target first.
     """
     arguments = seed_SD, source, source_bias, target, output, output_bias, root_R, uses, events
+    if functions._fast(seed_SD) and not torch.is_grad_enabled():
+        return _scores_by_seed(*arguments)
     if not functions._fast(seed_SD):
         return composed_scores(*arguments)
     logit_BX: Tensor = _LinkScores.apply(*arguments)  # type: ignore[no-untyped-call]
+    return logit_BX
+
+
+def _scores_by_seed(
+    seed_SD: Tensor,
+    source: Tensor,
+    source_bias: Tensor,
+    target: Tensor,
+    output: Tensor,
+    output_bias: Tensor,
+    root_R: Tensor,
+    uses: Uses,
+    events: int,
+) -> Tensor:
+    """`link_scores` without gradients, each seed projected once.
+
+    What a product makes of a row depends on the row's place, in the last bit. Projected once, the
+    same pair at the same time has the same score wherever it stands, and ties stay ties.
+    """
+    B = events
+    seed_U, row_B = torch.unique(root_R[:B], return_inverse=True)
+    source_BD = product(seed_SD[seed_U.long()], source.t(), source_bias)[row_B]
+    projected_SD = product(seed_SD, target.t())
+    target_XD = projected_SD.new_empty(len(root_R) - B, projected_SD.shape[1])
+    attention_kernels.gather_into(projected_SD.numpy(), root_R[B:].numpy(), target_XD.numpy())
+    return _score(source_BD, target_XD, output, output_bias)
+
+
+def _score(source_BD: Tensor, target_XD: Tensor, output: Tensor, output_bias: Tensor) -> Tensor:
+    B, output_D = len(source_BD), output.detach().view(-1).numpy()
+    logit_BX = source_BD.new_empty(B, len(target_XD) // max(B, 1))
+    bias = output_D.dtype.type(float(output_bias.detach()))
+    score(source_BD.numpy(), target_XD.numpy(), output_D, bias, logit_BX.numpy())
     return logit_BX
 
 

@@ -98,10 +98,13 @@ def _code(out, delta, shift, turns_4X, limits, weight_T, bias_T):  # type: ignor
 def _plain_code(out, d, turns_4X):  # type: ignore[no-untyped-def]
     # Weights fall from left to right, if they are the usual ones. From some column on, no argument
     # reaches half a turn: nothing is to be reduced there, and what rounding takes is small.
-    fast = out.shape[0] // _STEP * _STEP
+    fast = out.shape[0]
     bound = np.float32(0.5) / max(abs(d), np.float32(1e-30))
-    while fast > 0 and turns_4X[3, fast - _STEP] < bound:
-        fast -= _STEP
+    while fast > 0:
+        start = (fast - 1) // _STEP * _STEP
+        if turns_4X[3, start] >= bound:
+            break
+        fast = start
     _reduced_code(out[:fast], d, turns_4X[0, :fast], turns_4X[1, :fast])
     _slow_code(out[fast:], d, turns_4X[0, fast:])
 

@@ -16,6 +16,7 @@ from tidegraph.errors import listed
 from tidegraph.events.core import Events
 
 _ROWS = 1 << 16  # of a large table, read to warn by
+_PIECE = 1 << 19  # values looked at at once: 4 MB
 _LARGE_TYPICAL = 100.0
 _LARGE_VALUE = 1e6
 _OVERFLOWS = 1e15  # a product of two such numbers, summed, is near the end of 32-bit floats
@@ -95,8 +96,9 @@ def _scales(table: np.ndarray | None, names: list[str], rows: int | None) -> lis
     step = 1 if rows is None else max(1, len(table) // rows)
     squares, largest = np.zeros(table.shape[1]), np.zeros(table.shape[1])
     count = 0
-    for start in range(0, len(table), _ROWS * step):
-        piece = np.abs(np.asarray(table[start : start + _ROWS * step : step], np.float64))
+    piece_rows = max(1, _PIECE // max(1, table.shape[1])) * step
+    for start in range(0, len(table), piece_rows):
+        piece = np.abs(np.asarray(table[start : start + piece_rows : step], np.float64))
         squares += (piece**2).sum(axis=0)
         largest = np.maximum(largest, piece.max(axis=0))
         count += len(piece)
