@@ -243,15 +243,28 @@ def _table_block(  # type: ignore[no-untyped-def]
         for m in range(indptr_R1[r], indptr_R1[r + 1]):
             s = slot_M[m] // K
             i = slot_M[m] - s * K
-            for h in range(H):
-                weight = attention_SKH[s, i, h]
+            # Two heads at a time, so that the row is read and written once for both.
+            for h in range(0, H // 2 * 2, 2):
+                a, b = attention_SKH[s, i, h], attention_SKH[s, i, h + 1]
                 if dropout:
-                    weight *= keep_SKH[s, i, h]
-                score = grad_score_SKH[s, i, h]
+                    a *= keep_SKH[s, i, h]
+                    b *= keep_SKH[s, i, h + 1]
+                c, d = grad_score_SKH[s, i, h], grad_score_SKH[s, i, h + 1]
                 for j in range(D):
                     grad_table_RD[r, j] += (
-                        score * query_HSW[h, s, j] + weight * grad_sum_HSW[h, s, j]
+                        c * query_HSW[h, s, j]
+                        + a * grad_sum_HSW[h, s, j]
+                        + d * query_HSW[h + 1, s, j]
+                        + b * grad_sum_HSW[h + 1, s, j]
                     )
+            if H % 2:
+                h = H - 1
+                a = attention_SKH[s, i, h]
+                if dropout:
+                    a *= keep_SKH[s, i, h]
+                c = grad_score_SKH[s, i, h]
+                for j in range(D):
+                    grad_table_RD[r, j] += c * query_HSW[h, s, j] + a * grad_sum_HSW[h, s, j]
 
 
 @kernel(parallel=True)
