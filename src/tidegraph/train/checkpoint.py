@@ -101,9 +101,7 @@ def load_checkpoint(path: Path, kind: Kind | None = None) -> Checkpoint:
     if not path.exists():
         raise CheckpointError(f"no checkpoint at {path}")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata: Mapping[str, str] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata, tensors = _read(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
             f"checkpoint {path} is truncated or damaged ({error}): delete it and resume from an "
@@ -124,6 +122,31 @@ def load_checkpoint(path: Path, kind: Kind | None = None) -> Checkpoint:
     if kind is not None:
         _check_kind(path, checkpoint, kind)
     return checkpoint
+
+
+def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of one and the same file.
+
+    safetensors opens a path twice, for the header and for the data. A writer that puts another file
+    in place in between would mix two, so the file is read again until it stayed the same.
+    """
+    while True:
+        before = _identity(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, ValueError):
+            if _identity(path) == before:
+                raise
+        else:
+            if _identity(path) == before:
+                return metadata, tensors
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def kind_of(checkpoint: Checkpoint) -> Kind | None:
