@@ -26,7 +26,7 @@ from tidegraph.report.comparison import evaluate_baselines
 from tidegraph.report.console import Printer
 from tidegraph.train import Trainer, TrainSettings
 
-_ABOUT_SECONDS = 40
+_ABOUT_SECONDS = 70
 _SAID_AFTER = 1.5
 # More roots a batch than one thread is given: the parallel variants are compiled too.
 _EVENTS = 400
