@@ -75,7 +75,7 @@ def put_in_place(working: Path, directory: Path, holds: Callable[[], bool]) -> N
     is replaced; the last one to finish is found there afterwards.
     """
     working.chmod(0o755)
-    _sync_directory(working)
+    sync_directory(working)
     retired = []
     try:
         while not holds():
@@ -89,7 +89,7 @@ def put_in_place(working: Path, directory: Path, holds: Callable[[], bool]) -> N
                 with contextlib.suppress(FileNotFoundError):  # another process was faster
                     directory.rename(Path(place) / "old")
             else:
-                _sync_directory(directory.parent)
+                sync_directory(directory.parent)
                 return
         shutil.rmtree(working, ignore_errors=True)
     finally:
@@ -97,7 +97,8 @@ def put_in_place(working: Path, directory: Path, holds: Callable[[], bool]) -> N
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Wait until the names in a directory are on disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

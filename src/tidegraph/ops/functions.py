@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tidegraph.batches.prepared import Hop, Mail, Uses
 from tidegraph.errors import SettingError
-from tidegraph.ops import attention_kernels, memory_kernels, reference, triton_backend
+from tidegraph.ops import attention_kernels, cells, memory_kernels, reference, triton_backend
 from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.products import product
 
@@ -85,6 +86,22 @@ def time_code(delta: Tensor, weight_T: Tensor, bias_T: Tensor) -> Tensor:
     return reference.time_code(delta, weight_T, bias_T)
 
 
+def sum_of_uses(grad_SD: Tensor, uses: Uses, rows: int, onto_RD: Tensor | None = None) -> Tensor:
+    """[R, D]: for each row, the sum of `grad` over the places that use it, on top of `onto_RD`.
+
+    `onto_RD` is changed in place where it is given.
+    """
+    out_RD = grad_SD.new_empty(rows, grad_SD.shape[1]) if onto_RD is None else onto_RD
+    attention_kernels.gather_sum(
+        grad_SD.numpy(),
+        uses.indptr_R1.numpy(),
+        uses.position_M.numpy(),
+        onto_RD is not None,
+        out_RD.numpy(),
+    )
+    return out_RD
+
+
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table_RD: Tensor, index: Tensor, uses: Uses) -> Tensor:
@@ -93,16 +110,7 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_SD = grads[0].contiguous()
-        out_RD = grad_SD.new_empty(ctx.rows, grad_SD.shape[1])
-        attention_kernels.gather_sum(
-            grad_SD.numpy(),
-            ctx.uses.indptr_R1.numpy(),
-            ctx.uses.position_M.numpy(),
-            False,
-            out_RD.numpy(),
-        )
-        return out_RD, None, None
+        return sum_of_uses(grads[0].contiguous(), ctx.uses, ctx.rows), None, None
 
 
 def gather_rows(table_RD: Tensor, index_S: Tensor, uses: Uses) -> Tensor:
@@ -120,6 +128,30 @@ def gather_rows(table_RD: Tensor, index_S: Tensor, uses: Uses) -> Tensor:
     return _apply(_GatherRows, table_RD, index_S, uses)
 
 
+def _arrays(
+    query_HSW: Tensor,
+    table_RD: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+    hop: Hop,
+    features_EF: Tensor,
+    keep_SKH: Tensor,
+) -> tuple[np.ndarray, ...]:
+    """What the attention kernels that run by seed read, in their order."""
+    return (
+        query_HSW.numpy(),
+        table_RD.numpy(),
+        hop.neighbor_SK.numpy(),
+        hop.event_SK.numpy(),
+        hop.delta_SK.numpy(),
+        hop.count_S.numpy(),
+        feature_array(features_EF),
+        weight_T.numpy(),
+        bias_T.numpy(),
+        keep_SKH.numpy(),
+    )
+
+
 def attend(
     query_HSW: Tensor,
     table_RD: Tensor,
@@ -134,16 +166,7 @@ def attend(
     attention_SKH = query_HSW.new_empty(S, hop.neighbor_SK.shape[1], H)
     sum_HSW = torch.empty_like(query_HSW)
     attention_kernels.attention_forward(
-        query_HSW.numpy(),
-        table_RD.numpy(),
-        hop.neighbor_SK.numpy(),
-        hop.event_SK.numpy(),
-        hop.delta_SK.numpy(),
-        hop.count_S.numpy(),
-        feature_array(features_EF),
-        weight_T.numpy(),
-        bias_T.numpy(),
-        keep_SKH.numpy(),
+        *_arrays(query_HSW, table_RD, weight_T, bias_T, hop, features_EF, keep_SKH),
         attention_SKH.numpy(),
         sum_HSW.numpy(),
     )
@@ -188,16 +211,7 @@ def attend_backward(
     grad_weight_BT = _partial_rows(S, time_width)
     grad_bias_BT = _partial_rows(S, time_width)
     attention_kernels.attention_backward(
-        query_HSW.numpy(),
-        table_RD.numpy(),
-        hop.neighbor_SK.numpy(),
-        hop.event_SK.numpy(),
-        hop.delta_SK.numpy(),
-        hop.count_S.numpy(),
-        feature_array(features_EF),
-        weight_T.numpy(),
-        bias_T.numpy(),
-        keep_SKH.numpy(),
+        *_arrays(query_HSW, table_RD, weight_T, bias_T, hop, features_EF, keep_SKH),
         attention_SKH.numpy(),
         grad_sum_HSW.numpy(),
         grad_query_HSW.numpy(),
@@ -356,9 +370,6 @@ def _time_gradients(
 
 
 class _GruUpdate(torch.autograd.Function):
-    """The own memory enters a GRU through W_ih and W_hh alike. For the reset and update gates the
-    two are summed into one matrix before the product; only the candidate keeps them apart."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -373,18 +384,12 @@ class _GruUpdate(torch.autograd.Function):
         bias_ih: Tensor,
         bias_hh: Tensor,
     ) -> Tensor:
-        D = memory_UD.shape[1]
         input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
-        merged = weight_ih.detach().clone()
-        merged[: 2 * D, :D] += weight_hh[: 2 * D]
-        bias = bias_ih.detach().clone()
-        bias[: 2 * D] += bias_hh[: 2 * D]
-        gate_MG = product(input_MI, merged.t(), bias)
-        hidden_MD = product(input_MI[:, :D], weight_hh[2 * D :].t(), bias_hh[2 * D :])
+        gate_MG, hidden_MD = cells.gru_gates(input_MI, weight_ih, weight_hh, bias_ih, bias_hh)
         out_UD = memory_UD.clone()
         memory_kernels.gru_forward(
             gate_MG.numpy(),
-            hidden_MD.detach().numpy(),
+            hidden_MD.numpy(),
             memory_UD.numpy(),
             mail.row_M.numpy(),
             out_UD.numpy(),
@@ -396,7 +401,6 @@ class _GruUpdate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         memory_UD, weight_T, bias_T, weight_ih, input_MI, gate_MG, hidden_MD = ctx.saved_tensors
-        D = memory_UD.shape[1]
         grad_gate_MG = torch.empty_like(gate_MG)
         grad_hidden_MD = torch.empty_like(hidden_MD)
         memory_kernels.gru_backward(
@@ -408,20 +412,14 @@ class _GruUpdate(torch.autograd.Function):
             grad_gate_MG.numpy(),
             grad_hidden_MD.numpy(),
         )
-        grad_ih = product(grad_gate_MG.t(), input_MI)
-        grad_hh = torch.cat([grad_ih[: 2 * D, :D], product(grad_hidden_MD.t(), input_MI[:, :D])])
-        grad_bias_ih = grad_gate_MG.sum(0)
-        grad_bias_hh = torch.cat([grad_bias_ih[: 2 * D], grad_hidden_MD.sum(0)])
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_gate_MG, weight_ih, weight_T, bias_T)
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,
-            grad_ih, grad_hh, grad_bias_ih, grad_bias_hh,
+            *cells.gru_gradients(grad_gate_MG, grad_hidden_MD, input_MI),
         )  # fmt: skip
 
 
 class _RnnUpdate(torch.autograd.Function):
-    """tanh(W_ih x + W_hh m + b): the own memory's two matrices are summed before the product."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -436,11 +434,8 @@ class _RnnUpdate(torch.autograd.Function):
         bias_ih: Tensor,
         bias_hh: Tensor,
     ) -> Tensor:
-        D = memory_UD.shape[1]
         input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
-        merged = weight_ih.detach().clone()
-        merged[:, :D] += weight_hh
-        updated_MD = product(input_MI, merged.t(), bias_ih + bias_hh).tanh_()
+        updated_MD = cells.rnn_gate(input_MI, weight_ih, weight_hh, bias_ih, bias_hh).tanh_()
         ctx.save_for_backward(weight_T, bias_T, weight_ih, input_MI, updated_MD)
         ctx.mail = mail
         return memory_UD.index_copy(0, mail.row_M.long(), updated_MD)
@@ -448,14 +443,11 @@ class _RnnUpdate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         weight_T, bias_T, weight_ih, input_MI, updated_MD = ctx.saved_tensors
-        D = updated_MD.shape[1]
         grad_MD = grads[0].index_select(0, ctx.mail.row_M) * (1 - updated_MD * updated_MD)
-        grad_ih = product(grad_MD.t(), input_MI)
-        grad_bias = grad_MD.sum(0)
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_MD, weight_ih, weight_T, bias_T)
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,
-            grad_ih, grad_ih[:, :D], grad_bias, grad_bias,
+            *cells.rnn_gradients(grad_MD, input_MI),
         )  # fmt: skip
 
 

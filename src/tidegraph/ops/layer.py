@@ -184,13 +184,7 @@ class _AttentionLayer(torch.autograd.Function):
         if train_table:
             assert grad.table_RD is not None
             grad_own_SD = grad_own_SD + product(grad_query_SE, w.query)
-            attention_kernels.gather_sum(
-                grad_own_SD.numpy(),
-                hop.self_uses.indptr_R1.numpy(),
-                hop.self_uses.position_M.numpy(),
-                True,
-                grad.table_RD.numpy(),
-            )
+            functions.sum_of_uses(grad_own_SD, hop.self_uses, len(table_RD), grad.table_RD)
         code_T = torch.cos(w.time_bias)
         grad_time_bias = grad.bias_T
         if grad_time_bias is not None:

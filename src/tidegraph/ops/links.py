@@ -127,16 +127,9 @@ class _LinkScores(torch.autograd.Function):
         grad_row_RD = torch.empty_like(row_RD)
         product(grad_source_BD, source, out=grad_row_RD[:B])
         product(grad_target_XD, target, out=grad_row_RD[B:])
-        grad_seed_SD = row_RD.new_empty(ctx.seeds, row_RD.shape[1])
-        attention_kernels.gather_sum(
-            grad_row_RD.numpy(),
-            ctx.uses.indptr_R1.numpy(),
-            ctx.uses.position_M.numpy(),
-            False,
-            grad_seed_SD.numpy(),
-        )
         return (
-            grad_seed_SD, product(grad_source_BD.t(), row_RD[:B]), grad_source_BD.sum(0),
+            functions.sum_of_uses(grad_row_RD, ctx.uses, ctx.seeds),
+            product(grad_source_BD.t(), row_RD[:B]), grad_source_BD.sum(0),
             product(grad_target_XD.t(), row_RD[B:]), grad_output_GD.sum(0, keepdim=True),
             grad_BX.sum().view(1), None, None, None,
         )  # fmt: skip

@@ -17,16 +17,9 @@ import numpy as np
 from tidegraph._jit import kernel
 from tidegraph.ops.elementary import exponential
 from tidegraph.ops.feature_rows import copy_features
+from tidegraph.ops.row_kernels import copy_row, padded
 from tidegraph.ops.segment_cuts import PIECE
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
-
-_VECTOR = 32  # elements: what the compiler unrolls float32 loops to, see attention_kernels
-
-
-@kernel(inline=True)
-def _copy(out, row):  # type: ignore[no-untyped-def]
-    for j in range(row.shape[0]):
-        out[j] = row[j]
 
 
 @kernel(sums=True, inline=True)
@@ -266,11 +259,6 @@ def weighted_sum_weight_gradient(  # type: ignore[no-untyped-def]
 # ---------------------------------------------------------------- attention
 
 
-@kernel(inline=True)
-def _padded(width):  # type: ignore[no-untyped-def]
-    return (width + _VECTOR - 1) // _VECTOR * _VECTOR
-
-
 @kernel()
 def _load_rows(  # type: ignore[no-untyped-def]
     row_KZ, first, n, table_RD, neighbor_M, event_M, delta_M, features_EF,
@@ -281,7 +269,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
     F = features_EF.shape[1]
     for i in range(n):
         m = first + i
-        _copy(row_KZ[i, :D], table_RD[neighbor_M[m]])
+        copy_row(row_KZ[i, :D], table_RD[neighbor_M[m]])
         if F > 0:
             copy_features(row_KZ[i, D : D + F], features_EF, event_M[m])
         time_code(row_KZ[i, D + F :], delta_M[m], turns_4Z, limits, weight_T, bias_T)
@@ -294,7 +282,7 @@ def _attend_block(  # type: ignore[no-untyped-def]
     largest_HP, total_HP, part_HPW,
 ):  # fmt: skip
     H, _, W = query_HSW.shape
-    Z = _padded(W)
+    Z = padded(W)
     code_width = Z - table_RD.shape[1] - features_EF.shape[1]
     turns_4Z = np.empty((4, code_width), np.float32)
     limits = split_turns(weight_T, bias_T, turns_4Z)
@@ -310,7 +298,7 @@ def _attend_block(  # type: ignore[no-untyped-def]
             turns_4Z, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
-            _copy(query_Z[:W], query_HSW[h, s])
+            copy_row(query_Z[:W], query_HSW[h, s])
             largest = query_HSW.dtype.type(-np.inf)
             for i in range(n):
                 score = _dot(query_Z, row_KZ[i])
@@ -332,7 +320,7 @@ def _attend_block(  # type: ignore[no-untyped-def]
                 if dropout:
                     weight *= keep_MH[first + i, h]
                 _add_scaled(sum_Z, weight, row_KZ[i])
-            _copy(part_HPW[h, p] if p >= 0 else sum_HSW[h, s], sum_Z[:W])
+            copy_row(part_HPW[h, p] if p >= 0 else sum_HSW[h, s], sum_Z[:W])
 
 
 @kernel(parallel=True)
@@ -380,7 +368,7 @@ def _attend_backward_block(  # type: ignore[no-untyped-def]
     grad_query_HSW, grad_score_MH, part_HPW, grad_weight_T, grad_bias_T,
 ):  # fmt: skip
     H, _, W = query_HSW.shape
-    Z = _padded(W)
+    Z = padded(W)
     code_width = Z - table_RD.shape[1] - features_EF.shape[1]
     turns_4Z = np.empty((4, code_width), np.float32)
     limits = split_turns(weight_T, bias_T, turns_4Z)
@@ -401,7 +389,7 @@ def _attend_backward_block(  # type: ignore[no-untyped-def]
             turns_4Z, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
-            _copy(grad_HZ[h, :W], grad_sum_HSW[h, s])
+            copy_row(grad_HZ[h, :W], grad_sum_HSW[h, s])
             mean = query_HSW.dtype.type(0)
             for i in range(n):
                 value = _dot(grad_HZ[h], row_KZ[i])
@@ -417,10 +405,10 @@ def _attend_backward_block(  # type: ignore[no-untyped-def]
                 score = attention_MH[first + i, h] * (grad_score_MH[first + i, h] - mean)
                 grad_score_MH[first + i, h] = score
                 _add_scaled(sum_Z, score, row_KZ[i])
-            _copy(part_HPW[h, p] if p >= 0 else grad_query_HSW[h, s], sum_Z[:W])
+            copy_row(part_HPW[h, p] if p >= 0 else grad_query_HSW[h, s], sum_Z[:W])
         if train_time:
             for h in range(H):
-                _copy(query_HZ[h, :W], query_HSW[h, s])
+                copy_row(query_HZ[h, :W], query_HSW[h, s])
             _time_gradient(
                 first, n, delta_M, turns_4Z, limits, weight_T, bias_T, query_HZ, grad_HZ,
                 attention_MH, keep_MH, grad_score_MH, slope_Z, grad_weight_T, grad_bias_T,

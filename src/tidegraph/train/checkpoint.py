@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tidegraph.errors import CheckpointError
+from tidegraph.events.files import sync_directory
 
 FORMAT = 1
 Kind = Literal["last", "best", "stream"]
@@ -76,7 +77,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -203,11 +204,3 @@ def _digest(tensors: Mapping[str, Tensor], about: str) -> str:
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tidegraph.batches.prepared import Mail
-from tidegraph.ops import reference
+from tidegraph.ops import cells, reference
 from tidegraph.ops.products import product
 from tidegraph.ops.triton_backend import memory_kernels
 from tidegraph.ops.triton_backend.launch import apply, launch, padded, warps_for
@@ -70,9 +70,6 @@ def _time_gradients(
 
 
 class _GruUpdate(torch.autograd.Function):
-    """The own memory enters a GRU through W_ih and W_hh alike. For the reset and update gates the
-    two are summed into one matrix before the product; only the candidate keeps them apart."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -89,12 +86,7 @@ class _GruUpdate(torch.autograd.Function):
     ) -> Tensor:
         D, M = memory_UD.shape[1], len(mail.row_M)
         input_MI = _inputs(memory_UD, partner_UP, mail, features_EF, weight_T, bias_T)
-        merged_GI = weight_ih.clone(memory_format=torch.contiguous_format)
-        merged_GI[: 2 * D, :D] += weight_hh[: 2 * D]
-        bias_G = bias_ih.clone()
-        bias_G[: 2 * D] += bias_hh[: 2 * D]
-        gate_MG = product(input_MI, merged_GI.t(), bias_G)
-        hidden_MD = product(input_MI[:, :D], weight_hh[2 * D :].t(), bias_hh[2 * D :])
+        gate_MG, hidden_MD = cells.gru_gates(input_MI, weight_ih, weight_hh, bias_ih, bias_hh)
         out_UD = memory_UD.clone()
         launch(
             memory_kernels.gru_forward,
@@ -119,20 +111,14 @@ class _GruUpdate(torch.autograd.Function):
             grad_gate_MG, grad_hidden_MD, M,
             **_by_row(D),
         )  # fmt: skip
-        grad_ih = product(grad_gate_MG.t(), input_MI)
-        grad_hh = torch.cat([grad_ih[: 2 * D, :D], product(grad_hidden_MD.t(), input_MI[:, :D])])
-        grad_bias_ih = grad_gate_MG.sum(0)
-        grad_bias_hh = torch.cat([grad_bias_ih[: 2 * D], grad_hidden_MD.sum(0)])
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_gate_MG, weight_ih, weight_T, bias_T)
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,
-            grad_ih, grad_hh, grad_bias_ih, grad_bias_hh,
+            *cells.gru_gradients(grad_gate_MG, grad_hidden_MD, input_MI),
         )  # fmt: skip
 
 
 class _RnnUpdate(torch.autograd.Function):
-    """tanh(W_ih x + W_hh m + b): the own memory's two matrices are summed before the product."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -149,9 +135,7 @@ class _RnnUpdate(torch.autograd.Function):
     ) -> Tensor:
         D, M = memory_UD.shape[1], len(mail.row_M)
         input_MI = _inputs(memory_UD, partner_UP, mail, features_EF, weight_T, bias_T)
-        merged_GI = weight_ih.clone(memory_format=torch.contiguous_format)
-        merged_GI[:, :D] += weight_hh
-        gate_MD = product(input_MI, merged_GI.t(), bias_ih + bias_hh)
+        gate_MD = cells.rnn_gate(input_MI, weight_ih, weight_hh, bias_ih, bias_hh)
         out_UD = memory_UD.clone()
         launch(
             memory_kernels.rnn_forward,
@@ -174,13 +158,10 @@ class _RnnUpdate(torch.autograd.Function):
             gate_MD, ctx.mail.row_M, grads[0].contiguous(), grad_gate_MD, M,
             **_by_row(D),
         )  # fmt: skip
-        grad_ih = product(grad_gate_MD.t(), input_MI)
-        grad_bias = grad_gate_MD.sum(0)
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_gate_MD, weight_ih, weight_T, bias_T)
-        # Of their own memory: gradients that share it would be scaled twice by clipping.
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,
-            grad_ih, grad_ih[:, :D].clone(), grad_bias, grad_bias.clone(),
+            *cells.rnn_gradients(grad_gate_MD, input_MI),
         )  # fmt: skip
 
 
