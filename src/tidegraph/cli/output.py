@@ -49,10 +49,8 @@ def write_columns(path: Path | None, columns: Mapping[str, np.ndarray]) -> None:
         return
     writer = {".csv": _write_csv, ".parquet": _write_parquet, ".jsonl": _write_jsonl,
               ".npz": _write_npz}[path.suffix.lower()]  # fmt: skip
-    given, path = (
-        path,
-        Path(os.path.realpath(path)),
-    )  # a link stays, and what it leads to is replaced
+    given = path
+    path = Path(os.path.realpath(path))  # a link stays, and what it leads to is replaced
     if path.exists() and not path.is_file():
         raise InputError(f"cannot write {given}: it is no ordinary file. Nothing was written")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
