@@ -15,14 +15,14 @@ from tidegraph import ops
 from tidegraph._jit import kernel
 from tidegraph.batches import Mail
 from tidegraph.ops import ragged, segment_attention, use_backend
-from tidegraph.ops.feature_rows import add_features, copy_features, feature_array
+from tidegraph.ops.feature_rows import add_features, feature_array, load_features
 
 FLOATS = [torch.float32, torch.float64]
 
 
 @kernel()
-def _copied(out_F: Any, features_EF: Any, row: int) -> None:
-    copy_features(out_F, features_EF, row)
+def _loaded(out_KX: Any, i: int, start: int, features_EF: Any, row: int) -> None:
+    load_features(out_KX, i, start, features_EF, row)
 
 
 @kernel()
@@ -35,9 +35,12 @@ def _added(out_F: Any, scale: Any, features_EF: Any, row: int) -> None:
 def test_a_row_is_copied_and_added(out: type, stored: torch.dtype) -> None:
     table = torch.randn(4, 37, generator=torch.Generator().manual_seed(0)).to(stored)
     row = table[2].double().numpy()
-    found = np.zeros(37, out)
-    _copied(found, feature_array(table), 2)
+    found_KX = np.zeros((3, 40), out)
+    _loaded(found_KX, 1, 2, feature_array(table), 2)
+    found = found_KX[1, 2:39].copy()
     assert np.array_equal(found, row.astype(out))
+    found_KX[1, 2:39] = 0
+    assert not found_KX.any()  # nothing else was written
     _added(found, out(0.5), feature_array(table), 2)
     np.testing.assert_allclose(found, row * 1.5, rtol=1e-6 if out is np.float32 else 1e-15)
 

@@ -25,14 +25,15 @@ def test_code_and_slope_equal_float64(width: int, kind: str, biased: bool, paddi
     bias_T = (draw.uniform(-7, 7, width) * biased).astype(np.float32)
     turns_4X = np.empty((4, width + padding), np.float32)
     limits = split_turns(weight_T, bias_T, turns_4X)
-    out = np.full(width + padding, np.nan, np.float32)
+    out_1X = np.full((1, width + padding), np.nan, np.float32)
+    out = out_1X[0]
     deltas = [0.0, 1e-3, 0.5, 3.0, 3.2, 1e3, 12345.0, 1e6, 2.6e6, 6.5e6, 7e7, 9e8, 3e9]
     for delta in (sign * np.float32(d) for d in deltas for sign in (1, -1)):
         argument = np.float64(delta) * weight_T.astype(np.float64) + bias_T.astype(np.float64)
-        time_code(out, delta, turns_4X, limits, weight_T, bias_T)
+        time_code(out_1X, 0, 0, delta, turns_4X, limits, weight_T, bias_T)
         assert np.isfinite(out).all()
         assert np.abs(out[:width] - np.cos(argument)).max() < 5e-7, delta
-        time_slope(out, delta, turns_4X, limits, weight_T, bias_T)
+        time_slope(out_1X, 0, 0, delta, turns_4X, limits, weight_T, bias_T)
         assert np.isfinite(out).all()
         assert np.abs(out[:width] + np.sin(argument)).max() < 5e-7, delta
 
@@ -41,7 +42,8 @@ def test_float64_is_exact() -> None:
     weight_T, bias_T = weights(9, "usual").astype(np.float64), np.linspace(-1, 1, 9)
     turns_4X = np.empty((4, 9), np.float32)
     limits = split_turns(weight_T, bias_T, turns_4X)
-    out = np.empty(9)
+    out_1X = np.empty((1, 9))
+    out = out_1X[0]
     for delta in (0.0, 2.5, 1e4):
-        time_code(out, delta, turns_4X, limits, weight_T, bias_T)
+        time_code(out_1X, 0, 0, delta, turns_4X, limits, weight_T, bias_T)
         assert np.abs(out - np.cos(delta * weight_T + bias_T)).max() < 1e-9

@@ -1,7 +1,8 @@
 """Compiling kernels, once per machine and kind of data, with a line that says so.
 
 Kernels compile at their first call and are then read from the cache directory. A tiny training run
-calls them all; a marker in the cache directory remembers that it was done.
+calls them all, while a second process compiles the operators' share of them; a marker in the cache
+directory remembers that it was done.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ import numpy as np
 
 import tidegraph
 from tidegraph._jit import CACHE_DIRECTORY
+from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
+from tidegraph.cli import warm_operators
 from tidegraph.events import Events
+from tidegraph.events.core import EventRange
 from tidegraph.models import build_model
+from tidegraph.models.base import TemporalModel
 from tidegraph.report.comparison import evaluate_baselines
 from tidegraph.report.console import Printer
 from tidegraph.train import Trainer, TrainSettings
+from tidegraph.train.stream import Stream, part_of
 
-_ABOUT_SECONDS = 70
+_ABOUT_SECONDS = 60
 _SAID_AFTER = 1.5
 # More roots a batch than one thread is given: the parallel variants are compiled too.
 _EVENTS = 400
@@ -71,10 +77,12 @@ def _call_all(
 ) -> None:
     """A tiny run of the same kind, from describing to baselines."""
     with tempfile.TemporaryDirectory(prefix="tidegraph-warm-up-") as directory:
-        tiny = _tiny(events)
+        tiny, beside = _tiny(events), None
         if events.path is not None:
             # Kernels are compiled anew for read-only memory, which is what opened events are.
-            tiny = tiny.save(Path(directory) / "events")
+            place = Path(directory) / "events"
+            tiny = tiny.save(place)
+            beside = warm_operators.start(place, model, values, training.feature_type)
         str(tiny.describe())
         train, val, test = tiny.split(val=0.2, test=0.2, hidden_nodes=0.3 if hidden else 0.0)
         settings = training.model_copy(
@@ -85,9 +93,26 @@ def _call_all(
                 "candidates": min(training.candidates, 5),
             }
         )
-        run = Trainer(build_model(model, tiny.schema, **values), settings).fit(train, val)
+        built = build_model(model, tiny.schema, **values)
+        _prepare_one(built, train, settings)
+        if beside is not None:
+            warm_operators.wait(beside)
+        run = Trainer(built, settings).fit(train, val)
         run.evaluate(test)
         evaluate_baselines(run, test)
+
+
+def _prepare_one(model: TemporalModel, train: EventRange, settings: TrainSettings) -> None:
+    """Compile what preparation calls, while operators compile elsewhere."""
+    stream = Stream.open(
+        train.events,
+        (part_of(train, settings.batch_size, hide=True),),
+        model.history,
+        hidden_nodes=train.hidden_nodes,
+        feature_type=settings.feature_type,
+    )
+    negatives = NegativeSampler(train.events, NegativeSettings(seed=settings.seed))
+    stream.preparer.prepare(0, negatives.draw_at(stream.plan.events(0), epoch=0), epoch=0)
 
 
 def _kind(

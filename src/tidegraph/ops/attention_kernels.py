@@ -15,8 +15,8 @@ import numpy as np
 
 from tidegraph._jit import kernel
 from tidegraph.ops.elementary import exponential
-from tidegraph.ops.feature_rows import copy_features
-from tidegraph.ops.row_kernels import copy_row, dots, padded, weighted_sums
+from tidegraph.ops.feature_rows import load_features
+from tidegraph.ops.row_kernels import dots, load_row, padded, weighted_sums
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
 BLOCK = 16
@@ -32,12 +32,12 @@ def _load_rows(  # type: ignore[no-untyped-def]
     D = table_RD.shape[1]
     F = features_EF.shape[1]
     for i in range(count):
-        copy_row(row_KX[i, :D], table_RD[neighbor_SK[s, i]])
+        load_row(row_KX, i, 0, table_RD, neighbor_SK[s, i])
         if F > 0:
-            copy_features(row_KX[i, D : D + F], features_EF, event_SK[s, i])
+            load_features(row_KX, i, D, features_EF, event_SK[s, i])
     # In a loop of their own: the copies above then wait for memory several rows at a time.
     for i in range(count):
-        time_code(row_KX[i, D + F :], delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
+        time_code(row_KX, i, D + F, delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
 
 
 @kernel()
@@ -117,27 +117,28 @@ def attention_forward(  # type: ignore[no-untyped-def]
 @kernel(contract=True)
 def _time_gradient(  # type: ignore[no-untyped-def]
     s, count, start, delta_SK, turns_4X, limits, weight_T, bias_T, query_HSW, grad_HX,
-    attention_SKH, keep_SKH, score_HK, slope_X, grad_weight_T, grad_bias_T,
+    attention_SKH, keep_SKH, score_HK, slope_1X, grad_weight_T, grad_bias_T,
 ):  # fmt: skip
     """Add seed s's part of the gradients of the time code's parameters."""
     for i in range(count):
-        time_slope(slope_X, delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
+        time_slope(slope_1X, 0, 0, delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
         d = np.float64(delta_SK[s, i])
         for h in range(query_HSW.shape[0]):
             weight = attention_SKH[s, i, h]
             if keep_SKH.shape[0] > 0:
                 weight *= keep_SKH[s, i, h]
             score = score_HK[h, i]
-            query_T, grad_T = query_HSW[h, s, start:], grad_HX[h, start:]
-            for j in range(grad_weight_T.shape[0]):
-                code = score * query_T[j] + weight * grad_T[j]
-                step = np.float64(code * slope_X[j])
+            for k in range(grad_weight_T.shape[0]):
+                j = np.uintp(k)
+                c = np.uintp(start) + j
+                code = score * query_HSW[h, s, c] + weight * grad_HX[h, c]
+                step = np.float64(code * slope_1X[0, j])
                 grad_bias_T[j] += step
                 grad_weight_T[j] += step * d
 
 
 @kernel()
-def _softmax_slope(attention_KH, score_HK, count):  # type: ignore[no-untyped-def]
+def _softmax_slope(attention_SKH, s, score_HK, count):  # type: ignore[no-untyped-def]
     """In place, from gradients of the weights to gradients of the scores: a_i (v_i - sum a_j v_j).
 
     Gradients are taken relative to that of the largest weight: where one weight is nearly 1, its
@@ -146,15 +147,15 @@ def _softmax_slope(attention_KH, score_HK, count):  # type: ignore[no-untyped-de
     for h in range(score_HK.shape[0]):
         largest = 0
         for i in range(1, count):
-            if attention_KH[i, h] > attention_KH[largest, h]:
+            if attention_SKH[s, i, h] > attention_SKH[s, largest, h]:
                 largest = i
         base = score_HK[h, largest]
         mean = score_HK.dtype.type(0)
         for i in range(count):
             score_HK[h, i] -= base
-            mean += attention_KH[i, h] * score_HK[h, i]
+            mean += attention_SKH[s, i, h] * score_HK[h, i]
         for i in range(count):
-            score_HK[h, i] = attention_KH[i, h] * (score_HK[h, i] - mean)
+            score_HK[h, i] = attention_SKH[s, i, h] * (score_HK[h, i] - mean)
 
 
 @kernel()
@@ -172,7 +173,7 @@ def _backward_block(  # type: ignore[no-untyped-def]
     grad_HX = np.zeros((H, X), query_HSW.dtype)
     sum_HX = np.empty((H, X), query_HSW.dtype)
     score_HK = np.empty((H, K), query_HSW.dtype)
-    slope_X = np.empty(X, query_HSW.dtype)
+    slope_1X = np.empty((1, X), query_HSW.dtype)
     start = table_RD.shape[1] + features_EF.shape[1]
     dropout = keep_SKH.shape[0] > 0
     train_time = grad_weight_T.shape[0] > 0
@@ -192,7 +193,7 @@ def _backward_block(  # type: ignore[no-untyped-def]
             for i in range(count):
                 for h in range(H):
                     score_HK[h, i] *= keep_SKH[s, i, h]
-        _softmax_slope(attention_SKH[s], score_HK, count)
+        _softmax_slope(attention_SKH, s, score_HK, count)
         for i in range(K):
             for h in range(H):
                 grad_score_SKH[s, i, h] = score_HK[h, i] if i < count else 0
@@ -203,7 +204,7 @@ def _backward_block(  # type: ignore[no-untyped-def]
         if train_time:
             _time_gradient(
                 s, count, start, delta_SK, turns_4X, limits, weight_T, bias_T, query_HSW, grad_HX,
-                attention_SKH, keep_SKH, score_HK, slope_X, grad_weight_T, grad_bias_T,
+                attention_SKH, keep_SKH, score_HK, slope_1X, grad_weight_T, grad_bias_T,
             )  # fmt: skip
 
 

@@ -28,15 +28,17 @@ def gru_gates(
 
 
 def gru_gradients(
-    grad_gate_MG: Tensor, grad_hidden_MD: Tensor, input_MI: Tensor
+    grad_gate_MG: Tensor, grad_hidden_MD: Tensor, grad_bias_A: Tensor, input_MI: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of W_ih, W_hh, b_ih and b_hh from those of both results of `gru_gates`."""
+    """Gradients of W_ih, W_hh, b_ih and b_hh from those of both results of `gru_gates`.
+
+    `grad_bias_A` [4 D] holds the sums of their columns, one after the other.
+    """
     D = grad_hidden_MD.shape[1]
     grad_ih = product(grad_gate_MG.t(), input_MI)
     grad_hh = torch.cat([grad_ih[: 2 * D, :D], product(grad_hidden_MD.t(), input_MI[:, :D])])
-    grad_bias_ih = grad_gate_MG.sum(0)
-    grad_bias_hh = torch.cat([grad_bias_ih[: 2 * D], grad_hidden_MD.sum(0)])
-    return grad_ih, grad_hh, grad_bias_ih, grad_bias_hh
+    grad_bias_hh = torch.cat([grad_bias_A[: 2 * D], grad_bias_A[3 * D :]])
+    return grad_ih, grad_hh, grad_bias_A[: 3 * D], grad_bias_hh
 
 
 def rnn_gate(

@@ -30,16 +30,20 @@ def feature_array(features_EF: Tensor) -> np.ndarray:
     return array
 
 
-@kernel(inline=True)
-def _copy_floats(out_F, row_F):  # type: ignore[no-untyped-def]
-    for j in range(row_F.shape[0]):
-        out_F[j] = row_F[j]
+@kernel()
+def _copy_floats(out_KX, i, start, features_EF, r):  # type: ignore[no-untyped-def]
+    to, row, first = np.uintp(i), np.uintp(r), np.uintp(start)
+    for k in range(features_EF.shape[1]):
+        j = np.uintp(k)
+        out_KX[to, first + j] = features_EF[row, j]
 
 
-@kernel(inline=True)
-def _copy_bits(out_F, row_F):  # type: ignore[no-untyped-def]
-    for j in range(row_F.shape[0]):
-        out_F[j] = from_bfloat16(row_F[j])
+@kernel()
+def _copy_bits(out_KX, i, start, features_EF, r):  # type: ignore[no-untyped-def]
+    to, row, first = np.uintp(i), np.uintp(r), np.uintp(start)
+    for k in range(features_EF.shape[1]):
+        j = np.uintp(k)
+        out_KX[to, first + j] = from_bfloat16(features_EF[row, j])
 
 
 @kernel(contract=True, inline=True)
@@ -54,8 +58,9 @@ def _add_bits(out_F, scale, row_F):  # type: ignore[no-untyped-def]
         out_F[j] += scale * from_bfloat16(row_F[j])
 
 
-def copy_features(out_F: Any, features_EF: Any, row: Any) -> None:
-    """out = the features in `row` of a table from `feature_array`; for use inside kernels."""
+def load_features(out_KX: Any, i: Any, start: Any, features_EF: Any, row: Any) -> None:
+    """out[i, start : start + F] = the features in `row` of a table from `feature_array`; for use
+    inside kernels."""
     raise NotImplementedError("call this from a kernel")
 
 
@@ -64,11 +69,15 @@ def add_features(out_F: Any, scale: Any, features_EF: Any, row: Any) -> None:
     raise NotImplementedError("call this from a kernel")
 
 
-@overload(copy_features, inline="always")
-def _copy_overload(out_F, features_EF, row):  # type: ignore[no-untyped-def]
+@overload(load_features, inline="always")
+def _load_overload(out_KX, i, start, features_EF, row):  # type: ignore[no-untyped-def]
     if features_EF.dtype is types.uint16:
-        return lambda out_F, features_EF, row: _copy_bits(out_F, features_EF[row])
-    return lambda out_F, features_EF, row: _copy_floats(out_F, features_EF[row])
+        return lambda out_KX, i, start, features_EF, row: _copy_bits(
+            out_KX, i, start, features_EF, row
+        )
+    return lambda out_KX, i, start, features_EF, row: _copy_floats(
+        out_KX, i, start, features_EF, row
+    )
 
 
 @overload(add_features, inline="always")

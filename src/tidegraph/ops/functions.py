@@ -403,6 +403,8 @@ class _GruUpdate(torch.autograd.Function):
         memory_UD, weight_T, bias_T, weight_ih, input_MI, gate_MG, hidden_MD = ctx.saved_tensors
         grad_gate_MG = torch.empty_like(gate_MG)
         grad_hidden_MD = torch.empty_like(hidden_MD)
+        blocks = -(-len(gate_MG) // attention_kernels.BLOCK)
+        grad_bias_BA = gate_MG.new_empty(blocks, 4 * hidden_MD.shape[1])
         memory_kernels.gru_backward(
             gate_MG.numpy(),
             hidden_MD.numpy(),
@@ -411,11 +413,12 @@ class _GruUpdate(torch.autograd.Function):
             grads[0].contiguous().numpy(),
             grad_gate_MG.numpy(),
             grad_hidden_MD.numpy(),
+            grad_bias_BA.numpy(),
         )
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_gate_MG, weight_ih, weight_T, bias_T)
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,
-            *cells.gru_gradients(grad_gate_MG, grad_hidden_MD, input_MI),
+            *cells.gru_gradients(grad_gate_MG, grad_hidden_MD, grad_bias_BA.sum(0), input_MI),
         )  # fmt: skip
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK
 from tidegraph.ops.elementary import sigmoid, tanh
-from tidegraph.ops.feature_rows import add_features, copy_features
-from tidegraph.ops.row_kernels import copy_row
+from tidegraph.ops.feature_rows import add_features, load_features
+from tidegraph.ops.row_kernels import load_row
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
 
@@ -29,30 +29,30 @@ def _inputs_block(  # type: ignore[no-untyped-def]
     P = partner_UD.shape[1]
     F = features_EF.shape[1]
     T = weight_T.shape[0]
-    one_T = np.empty(T, input_MI.dtype)
+    one_1T = np.empty((1, T), input_MI.dtype)
     turns_4T = np.empty((4, T), np.float32)
     limits = split_turns(weight_T, bias_T, turns_4T)
     for m in range(first, last):
         row = row_M[m]
-        copy_row(input_MI[m, :D], memory_UD[row])
-        copy_row(input_MI[m, D : D + P], partner_UD[row])
-        feature_F, code_T = input_MI[m, D + P : D + P + F], input_MI[m, D + P + F :]
+        load_row(input_MI, m, 0, memory_UD, row)
+        load_row(input_MI, m, D, partner_UD, row)
         mails = indptr_M1[m + 1] - indptr_M1[m]
         if mails == 1:
             mail = indptr_M1[m]
             if F > 0:
-                copy_features(feature_F, features_EF, event_L[mail])
-            time_code(code_T, delta_L[mail], turns_4T, limits, weight_T, bias_T)
+                load_features(input_MI, m, D + P, features_EF, event_L[mail])
+            time_code(input_MI, m, D + P + F, delta_L[mail], turns_4T, limits, weight_T, bias_T)
             continue
+        feature_F, code_T = input_MI[m, D + P : D + P + F], input_MI[m, D + P + F :]
         feature_F[:] = 0
         code_T[:] = 0
         scale = input_MI.dtype.type(1.0 / mails)
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
-            time_code(one_T, delta_L[mail], turns_4T, limits, weight_T, bias_T)
+            time_code(one_1T, 0, 0, delta_L[mail], turns_4T, limits, weight_T, bias_T)
             if F > 0:
                 add_features(feature_F, scale, features_EF, event_L[mail])
             for j in range(T):
-                code_T[j] += scale * one_T[j]
+                code_T[j] += scale * one_1T[0, j]
 
 
 @kernel(parallel=True)
@@ -75,7 +75,7 @@ def _time_gradient_block(  # type: ignore[no-untyped-def]
     first, last, grad_code_MT, indptr_M1, delta_L, weight_T, bias_T, grad_weight_T, grad_bias_T
 ):
     T = weight_T.shape[0]
-    slope_T = np.empty(T, grad_code_MT.dtype)
+    slope_1T = np.empty((1, T), grad_code_MT.dtype)
     turns_4T = np.empty((4, T), np.float32)
     limits = split_turns(weight_T, bias_T, turns_4T)
     grad_weight_T[:] = 0
@@ -83,10 +83,10 @@ def _time_gradient_block(  # type: ignore[no-untyped-def]
     for m in range(first, last):
         scale = 1.0 / (indptr_M1[m + 1] - indptr_M1[m])
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
-            time_slope(slope_T, delta_L[mail], turns_4T, limits, weight_T, bias_T)
+            time_slope(slope_1T, 0, 0, delta_L[mail], turns_4T, limits, weight_T, bias_T)
             d = np.float64(delta_L[mail])
             for j in range(T):
-                step = scale * np.float64(grad_code_MT[m, j] * slope_T[j])
+                step = scale * np.float64(grad_code_MT[m, j] * slope_1T[0, j])
                 grad_bias_T[j] += step
                 grad_weight_T[j] += step * d
 
@@ -107,15 +107,16 @@ def time_gradient(  # type: ignore[no-untyped-def]
 
 @kernel(contract=True)
 def _gru_forward_block(first, last, gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[no-untyped-def]
-    D = memory_UD.shape[1]
+    D = np.uintp(memory_UD.shape[1])
     for m in range(first, last):
-        row = row_M[m]
-        r, z, n = gate_MG[m, :D], gate_MG[m, D : 2 * D], gate_MG[m, 2 * D :]
-        for j in range(D):
-            r[j] = sigmoid(r[j])
-            z[j] = sigmoid(z[j])
-            n[j] = tanh(n[j] + r[j] * hidden_MD[m, j])
-            out_UD[row, j] = n[j] + z[j] * (memory_UD[row, j] - n[j])
+        row = np.uintp(row_M[m])
+        for k in range(D):
+            j = np.uintp(k)
+            r = sigmoid(gate_MG[m, j])
+            z = sigmoid(gate_MG[m, D + j])
+            n = tanh(gate_MG[m, D + D + j] + r * hidden_MD[m, j])
+            gate_MG[m, j], gate_MG[m, D + j], gate_MG[m, D + D + j] = r, z, n
+            out_UD[row, j] = n + z * (memory_UD[row, j] - n)
 
 
 @kernel(parallel=True)
@@ -132,33 +133,45 @@ def gru_forward(gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[n
 
 @kernel(contract=True)
 def _gru_backward_block(  # type: ignore[no-untyped-def]
-    first, last, gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD
-):
-    D = memory_UD.shape[1]
+    first, last, gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD,
+    block, grad_bias_BA,
+):  # fmt: skip
+    D = np.uintp(memory_UD.shape[1])
     one = memory_UD.dtype.type(1)
+    for a in range(grad_bias_BA.shape[1]):
+        grad_bias_BA[block, a] = 0
     for m in range(first, last):
-        row = row_M[m]
-        r, z, n = gate_MG[m, :D], gate_MG[m, D : 2 * D], gate_MG[m, 2 * D :]
-        grad_r, grad_z = grad_gate_MG[m, :D], grad_gate_MG[m, D : 2 * D]
-        grad_n = grad_gate_MG[m, 2 * D :]
-        for j in range(D):
+        row = np.uintp(row_M[m])
+        for k in range(D):
+            j = np.uintp(k)
+            r, z, n = gate_MG[m, j], gate_MG[m, D + j], gate_MG[m, D + D + j]
             grad = grad_UD[row, j]
-            step = grad * (one - z[j]) * (one - n[j] * n[j])
-            grad_n[j] = step
-            grad_hidden_MD[m, j] = step * r[j]
-            grad_r[j] = step * hidden_MD[m, j] * r[j] * (one - r[j])
-            grad_z[j] = grad * (memory_UD[row, j] - n[j]) * z[j] * (one - z[j])
+            grad_n = grad * (one - z) * (one - n * n)
+            grad_hidden = grad_n * r
+            grad_r = grad_n * hidden_MD[m, j] * r * (one - r)
+            grad_z = grad * (memory_UD[row, j] - n) * z * (one - z)
+            grad_hidden_MD[m, j] = grad_hidden
+            grad_gate_MG[m, j] = grad_r
+            grad_gate_MG[m, D + j] = grad_z
+            grad_gate_MG[m, D + D + j] = grad_n
+            grad_bias_BA[block, j] += grad_r
+            grad_bias_BA[block, D + j] += grad_z
+            grad_bias_BA[block, D + D + j] += grad_n
+            grad_bias_BA[block, D + D + D + j] += grad_hidden
 
 
 @kernel(parallel=True)
 def gru_backward(  # type: ignore[no-untyped-def]
-    gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD
+    gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD, grad_bias_BA
 ):
-    """Gradients before the gates' non-linearities, from the gradient of the new memory."""
+    """Gradients before the gates' non-linearities, from the gradient of the new memory.
+
+    `grad_bias_BA` gets the columns' sums, one row a block: [reset, update, candidate, hidden].
+    """
     M = row_M.shape[0]
     blocks = (M + BLOCK - 1) // BLOCK
     for block in numba.prange(blocks):
         _gru_backward_block(
             block * BLOCK, min(M, block * BLOCK + BLOCK), gate_MG, hidden_MD, memory_UD,
-            row_M, grad_UD, grad_gate_MG, grad_hidden_MD,
+            row_M, grad_UD, grad_gate_MG, grad_hidden_MD, block, grad_bias_BA,
         )  # fmt: skip

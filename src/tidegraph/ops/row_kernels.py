@@ -10,6 +10,8 @@ Shape legend: H heads, K slots, X padded width.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tidegraph._jit import kernel
 
 _VECTOR = 32  # elements: four vectors of eight float32, what the compiler unrolls to
@@ -26,6 +28,15 @@ def copy_row(out, row):  # type: ignore[no-untyped-def]
     """out = row, as a loop: a slice assignment compiles to ten times the code."""
     for j in range(row.shape[0]):
         out[j] = row[j]
+
+
+@kernel()
+def load_row(out_KX, i, start, table_RD, r):  # type: ignore[no-untyped-def]
+    """out[i, start : start + D] = table[r]."""
+    to, row, first = np.uintp(i), np.uintp(r), np.uintp(start)
+    for k in range(table_RD.shape[1]):
+        j = np.uintp(k)
+        out_KX[to, first + j] = table_RD[row, j]
 
 
 @kernel(sums=True)

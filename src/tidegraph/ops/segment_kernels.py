@@ -16,8 +16,8 @@ import numpy as np
 
 from tidegraph._jit import kernel
 from tidegraph.ops.elementary import exponential
-from tidegraph.ops.feature_rows import copy_features
-from tidegraph.ops.row_kernels import copy_row, padded
+from tidegraph.ops.feature_rows import load_features
+from tidegraph.ops.row_kernels import copy_row, load_row, padded
 from tidegraph.ops.segment_cuts import PIECE
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
@@ -269,10 +269,10 @@ def _load_rows(  # type: ignore[no-untyped-def]
     F = features_EF.shape[1]
     for i in range(n):
         m = first + i
-        copy_row(row_KZ[i, :D], table_RD[neighbor_M[m]])
+        load_row(row_KZ, i, 0, table_RD, neighbor_M[m])
         if F > 0:
-            copy_features(row_KZ[i, D : D + F], features_EF, event_M[m])
-        time_code(row_KZ[i, D + F :], delta_M[m], turns_4Z, limits, weight_T, bias_T)
+            load_features(row_KZ, i, D, features_EF, event_M[m])
+        time_code(row_KZ, i, D + F, delta_M[m], turns_4Z, limits, weight_T, bias_T)
 
 
 @kernel(sums=True)
@@ -341,13 +341,13 @@ def attention_forward(  # type: ignore[no-untyped-def]
 @kernel(sums=True)
 def _time_gradient(  # type: ignore[no-untyped-def]
     first, n, delta_M, turns_4Z, limits, weight_T, bias_T, query_HZ, grad_HZ, attention_MH,
-    keep_MH, grad_score_MH, slope_Z, grad_weight_T, grad_bias_T,
+    keep_MH, grad_score_MH, slope_1Z, grad_weight_T, grad_bias_T,
 ):  # fmt: skip
     """Add the part of n edges to the gradients of the time code's parameters."""
     H, Z = query_HZ.shape
-    start = Z - slope_Z.shape[0]
+    start = Z - slope_1Z.shape[1]
     for m in range(first, first + n):
-        time_slope(slope_Z, delta_M[m], turns_4Z, limits, weight_T, bias_T)
+        time_slope(slope_1Z, 0, 0, delta_M[m], turns_4Z, limits, weight_T, bias_T)
         d = np.float64(delta_M[m])
         for h in range(H):
             weight = attention_MH[m, h]
@@ -356,7 +356,7 @@ def _time_gradient(  # type: ignore[no-untyped-def]
             score = grad_score_MH[m, h]
             for j in range(grad_weight_T.shape[0]):
                 code = score * query_HZ[h, start + j] + weight * grad_HZ[h, start + j]
-                step = np.float64(code * slope_Z[j])
+                step = np.float64(code * slope_1Z[0, j])
                 grad_bias_T[j] += step
                 grad_weight_T[j] += step * d
 
@@ -376,7 +376,7 @@ def _attend_backward_block(  # type: ignore[no-untyped-def]
     query_HZ = np.zeros((H, Z), query_HSW.dtype)
     grad_HZ = np.zeros((H, Z), query_HSW.dtype)
     sum_Z = np.empty(Z, query_HSW.dtype)
-    slope_Z = np.empty(code_width, query_HSW.dtype)
+    slope_1Z = np.empty((1, code_width), query_HSW.dtype)
     dropout = keep_MH.shape[0] > 0
     train_time = grad_weight_T.shape[0] > 0
     grad_weight_T[:] = 0
@@ -411,7 +411,7 @@ def _attend_backward_block(  # type: ignore[no-untyped-def]
                 copy_row(query_HZ[h, :W], query_HSW[h, s])
             _time_gradient(
                 first, n, delta_M, turns_4Z, limits, weight_T, bias_T, query_HZ, grad_HZ,
-                attention_MH, keep_MH, grad_score_MH, slope_Z, grad_weight_T, grad_bias_T,
+                attention_MH, keep_MH, grad_score_MH, slope_1Z, grad_weight_T, grad_bias_T,
             )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ LARGEST_DELTA = 1e9
 """Beyond it (30 years in seconds, 11 days in milliseconds) the C library's cosine is taken: the
 vectorised one counts turns in a float64, whose last bit is then no longer small."""
 
-_STEP = 8  # columns of one vector
+_STEP = np.uintp(8)  # columns of one vector
 _MOST_TURNS = 2.0**20  # the remainder of d w is then below 2**-4 turns, known to 2**-28
 
 
@@ -63,69 +63,65 @@ def split_turns(weight_T, bias_T, turns_4X):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def time_code(out, delta, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
-    """out[j] = cos(weight[j] * delta + bias[j]); from T on, anything finite."""
-    _code(out, delta, 0.0, turns_4X, limits, weight_T, bias_T)
+def time_code(out_KX, i, start, delta, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+    """out[i, start + j] = cos(weight[j] * delta + bias[j]); from T on, anything finite."""
+    _code(out_KX, i, start, delta, 0.0, turns_4X, limits, weight_T, bias_T)
 
 
 @kernel()
-def time_slope(out, delta, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
-    """out[j] = -sin(weight[j] * delta + bias[j]), the code's slope by its argument."""
+def time_slope(out_KX, i, start, delta, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+    """out[i, start + j] = -sin(weight[j] * delta + bias[j]), the code's slope by its argument."""
     # -sin(x) = cos(x + a quarter turn).
-    _code(out, delta, 0.25, turns_4X, limits, weight_T, bias_T)
+    _code(out_KX, i, start, delta, 0.25, turns_4X, limits, weight_T, bias_T)
 
 
 @kernel()
-def _code(out, delta, shift, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
-    d = np.float64(delta)
+def _code(out_KX, i, start, delta, shift, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+    # Whole matrices and unsigned places: a slice counts references, atomically, and a signed place
+    # might be counted from the end, which keeps loops from becoming vectors.
+    d, row, first = np.float64(delta), np.uintp(i), np.uintp(start)
     if shift == 0 and abs(d) < limits[1]:
-        _plain_code(out, np.float32(d), turns_4X)
+        _plain_code(out_KX, row, first, np.float32(d), turns_4X)
         return
     if abs(d) < limits[0]:
-        _split_code(out, np.float32(d), np.float32(shift), turns_4X)
+        _split_code(out_KX, row, first, np.float32(d), np.float32(shift), turns_4X)
         return
-    for j in range(weight_T.shape[0], out.shape[0]):
-        out[j] = 0
+    for j in range(start + weight_T.shape[0], out_KX.shape[1]):
+        out_KX[row, j] = 0
     if abs(d) <= LARGEST_DELTA:
-        _wide_code(out, d, shift, weight_T, bias_T)
+        _wide_code(out_KX, row, first, d, shift, weight_T, bias_T)
         return
     for j in range(weight_T.shape[0]):
         argument = d * np.float64(weight_T[j]) + np.float64(bias_T[j])
-        out[j] = math.cos(argument) if shift == 0 else -math.sin(argument)
+        out_KX[row, start + j] = math.cos(argument) if shift == 0 else -math.sin(argument)
 
 
 @kernel()  # as below, without bias and shift
-def _plain_code(out, d, turns_4X):  # type: ignore[no-untyped-def]
+def _plain_code(out_KX, row, first, d, turns_4X):  # type: ignore[no-untyped-def]
     # Weights fall from left to right, if they are the usual ones. From some column on, no argument
     # reaches half a turn: nothing is to be reduced there, and what rounding takes is small.
-    fast = out.shape[0]
+    width = np.uintp(out_KX.shape[1]) - first
+    fast = width
     bound = np.float32(0.5) / max(abs(d), np.float32(1e-30))
     while fast > 0:
-        start = (fast - 1) // _STEP * _STEP
-        if turns_4X[3, start] >= bound:
+        begin = (fast - np.uintp(1)) // _STEP * _STEP
+        if turns_4X[3, begin] >= bound:
             break
-        fast = start
-    _reduced_code(out[:fast], d, turns_4X[0, :fast], turns_4X[1, :fast])
-    _slow_code(out[fast:], d, turns_4X[0, fast:])
-
-
-@kernel()
-def _slow_code(out, d, upper_X):  # type: ignore[no-untyped-def]
-    for j in range(out.shape[0]):
-        out[j] = cosine_within_half(d * upper_X[j])
-
-
-@kernel()
-def _reduced_code(out, d, upper_X, lower_X):  # type: ignore[no-untyped-def]
-    for j in range(out.shape[0]):
-        whole = d * upper_X[j]
-        rest: Any = fma(d, lower_X[j], fma(d, upper_X[j], -whole))
-        out[j] = cosine_of_turns32((whole - nearest(whole)) + rest)
+        fast = begin
+    for k in range(fast):
+        j = np.uintp(k)
+        whole = d * turns_4X[0, j]
+        rest: Any = fma(d, turns_4X[1, j], fma(d, turns_4X[0, j], -whole))
+        out_KX[row, first + j] = cosine_of_turns32((whole - nearest(whole)) + rest)
+    for k in range(fast, width):
+        j = np.uintp(k)
+        out_KX[row, first + j] = cosine_within_half(d * turns_4X[0, j])
 
 
 @kernel()  # without flags: the compiler must keep the products and differences as written
-def _split_code(out, d, shift, turns_4X):  # type: ignore[no-untyped-def]
-    for j in range(out.shape[0]):
+def _split_code(out_KX, row, first, d, shift, turns_4X):  # type: ignore[no-untyped-def]
+    for k in range(np.uintp(out_KX.shape[1]) - first):
+        j = np.uintp(k)
         upper = turns_4X[0, j]
         whole = d * upper
         rest: Any = fma(d, turns_4X[1, j], fma(d, upper, -whole))
@@ -135,12 +131,13 @@ def _split_code(out, d, shift, turns_4X):  # type: ignore[no-untyped-def]
         # What rounding took from the sum (Knuth's two-sum) joins the remainder.
         part = total - a
         rest += (a - (total - part)) + (b - part)
-        out[j] = cosine_of_turns32((total - nearest(total)) + rest)
+        out_KX[row, first + j] = cosine_of_turns32((total - nearest(total)) + rest)
 
 
 @kernel(contract=True)
-def _wide_code(out, delta, shift, weight_T, bias_T):  # type: ignore[no-untyped-def]
-    like = out.dtype.type(0)
-    for j in range(weight_T.shape[0]):
+def _wide_code(out_KX, row, first, delta, shift, weight_T, bias_T):  # type: ignore[no-untyped-def]
+    like = out_KX.dtype.type(0)
+    for k in range(weight_T.shape[0]):
+        j = np.uintp(k)
         turns = delta * (np.float64(weight_T[j]) * TURNS) + (np.float64(bias_T[j]) * TURNS + shift)
-        out[j] = cosine_of_turns(turns, like)
+        out_KX[row, first + j] = cosine_of_turns(turns, like)

@@ -112,9 +112,10 @@ class _GruUpdate(torch.autograd.Function):
             **_by_row(D),
         )  # fmt: skip
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_gate_MG, weight_ih, weight_T, bias_T)
+        grad_bias_A = torch.cat([grad_gate_MG.sum(0), grad_hidden_MD.sum(0)])
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,
-            *cells.gru_gradients(grad_gate_MG, grad_hidden_MD, input_MI),
+            *cells.gru_gradients(grad_gate_MG, grad_hidden_MD, grad_bias_A, input_MI),
         )  # fmt: skip
 
 
