@@ -11,7 +11,7 @@ import torch
 import tiny
 from tidegraph.batches import History, PreparedBatch, Writes
 from tidegraph.state import NodeState, VersionError
-from tidegraph.state.node_state import partner_mean
+from tidegraph.state.columns import partner_mean
 
 
 def batches(message: str = "last", size: int = 4) -> tuple[tiny.Stream, list[PreparedBatch]]:

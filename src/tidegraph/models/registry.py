@@ -18,10 +18,11 @@ from pydantic import TypeAdapter, ValidationError
 from tidegraph.errors import SettingError, shown
 from tidegraph.events.core import Schema
 from tidegraph.models.base import INITIAL_SEED, TemporalModel
+from tidegraph.models.jodie import JODIE
 from tidegraph.models.tgn import TGN
 
 _TOO_LARGE = 2**31
-MODELS: dict[str, type[TemporalModel]] = {"tgn": TGN}
+MODELS: dict[str, type[TemporalModel]] = {"tgn": TGN, "jodie": JODIE}
 """Trainable models by the name the command line uses."""
 
 
