@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import tiny
-from models.references.jodie import PlainJODIE
+from models.references.apan import Reference as PlainAPAN
+from models.references.dyrep import Reference as PlainDyRep
+from models.references.jodie import Reference as PlainJODIE
 from models.references.memory import PlainModel
+from models.references.tgn_variants import PlainTGN1
 from tidegraph.batches import Preparer
 from tidegraph.models import TemporalModel
 from tidegraph.ops import use_backend
@@ -43,6 +46,22 @@ class Case:
 CASES = [
     Case("jodie", PlainJODIE),
     Case("jodie", PlainJODIE, (("message", "mean"), ("cell", "gru"))),
+    Case("dyrep", PlainDyRep),
+    Case("dyrep", PlainDyRep, (("embedding_module", "attention"), ("message", "mean"))),
+    Case("apan", PlainAPAN, (("mails", 3), ("neighbors", 2))),
+    Case("apan", PlainAPAN, (("mails", 2), ("neighbors", 0))),
+    Case("apan", PlainAPAN, (("mails", 4), ("inclusive", True), ("visibility", "batch"))),
+    Case("tgn", PlainTGN1, (("embedding_module", "sum"),)),
+    Case("tgn", PlainTGN1, (("embedding_module", "identity"), ("embedding", 4))),
+    Case("tgn", PlainTGN1, (("embedding_module", "time"), ("embedding", 4))),
+    Case("tgn", PlainTGN1, (("memory_time", "query"),)),
+    Case("tgn", PlainTGN1, (("memory_time", "query"), ("message", "mean"), ("inclusive", True))),
+    Case(
+        "tgn",
+        PlainTGN1,
+        (("memory_time", "query"), ("embedding_module", "identity"), ("embedding", 4)),
+    ),
+    Case("tgn", PlainTGN1, (("static", 3),)),
 ]
 each = pytest.mark.parametrize("case", CASES, ids=str)
 cases = st.sampled_from(CASES)

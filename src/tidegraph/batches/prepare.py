@@ -102,6 +102,8 @@ class Preparer:
                 "the index is directed but the model keeps memory: mail reaches both ends of an "
                 "event, and a directed index lists sources only. Build an undirected index."
             )
+        if self.history.memory_time == "query" and self.history.endpoints:
+            raise SettingError("memory_time='query' is not for a state made of embeddings")
         if self.history.memory_time == "query" and len(self.history.neighbors) > 1:
             raise SettingError(
                 "memory_time='query' needs at most one layer of neighbours: a second is asked at "
@@ -383,17 +385,29 @@ class Preparer:
 
     def _writes(self, source_row_B: np.ndarray, target_row_B: np.ndarray, node_U: Any) -> Writes:
         most = 2 * len(source_row_B)
+        only_last = self.history.message == "last"
         row_W, indptr_W1 = np.empty(most, np.int32), np.empty(most + 1, np.int32)
         partner_row_P = np.empty(most, np.int32)
+        end_BB = np.concatenate([source_row_B, target_row_B])
+        # Rows of one node at several query times are one node to write.
+        by_time = self.history.memory_time == "query"
+        number_BB = _unique(node_U[end_BB], _NONE, _NONE)[1] if by_time else end_BB
+        source_B, target_B = np.split(number_BB, 2)
         W, P = kernels.list_writes(
-            source_row_B, target_row_B, self.history.message == "last", len(node_U),
-            row_W, indptr_W1, partner_row_P,
-        )  # fmt: skip
+            source_B, target_B, only_last, len(node_U), row_W, indptr_W1, partner_row_P
+        )
+        row_W, indptr_W1, partner_row_P = row_W[:W], indptr_W1[: W + 1], partner_row_P[:P]
+        if by_time:
+            root_W, root_P = np.empty(W, np.int32), np.empty(P, np.int32)
+            kernels.list_ends(
+                source_B, target_B, only_last, len(node_U), row_W, indptr_W1, root_W, root_P
+            )
+            row_W, partner_row_P = end_BB[root_W], end_BB[root_P]
         return Writes(
-            node_W=torch.from_numpy(node_U[row_W[:W]]),
-            row_W=torch.from_numpy(row_W[:W]),
-            indptr_W1=torch.from_numpy(indptr_W1[: W + 1]),
-            partner_row_P=torch.from_numpy(partner_row_P[:P]),
+            node_W=torch.from_numpy(node_U[row_W]),
+            row_W=torch.from_numpy(row_W),
+            indptr_W1=torch.from_numpy(indptr_W1),
+            partner_row_P=torch.from_numpy(partner_row_P),
         )
 
     def _node_features(self, node_U: np.ndarray) -> Tensor | None:

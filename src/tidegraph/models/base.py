@@ -36,10 +36,13 @@ class Encoded:
         seed_SD: embeddings of the roots' distinct (node, time) seeds.
         memory_UD: updated memory of the unique nodes, to be persisted for the endpoints; None for
             a model without memory, or whose memory is made of embeddings.
+        sent_SD: what each seed sends to its partner in an event; by default a node's updated
+            memory is sent.
     """
 
     seed_SD: Tensor
     memory_UD: Tensor | None = None
+    sent_SD: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +142,10 @@ class TemporalModel(nn.Module):
 
     def state_writes(self, batch: PreparedBatch, encoded: Encoded) -> StateWrites:
         """What an executed batch leaves in the state: by default, updated memory and new mail."""
-        return memory_writes(batch.writes, encoded.memory_UD)
+        sent_PD = None
+        if encoded.sent_SD is not None and batch.ends is not None:
+            sent_PD = encoded.sent_SD.index_select(0, batch.ends.partner_seed_P)
+        return memory_writes(batch.writes, encoded.memory_UD, sent_PD)
 
     def decode(self, batch: PreparedBatch, seed_SD: Tensor) -> Tensor:
         """Logits [B, 1 + C] of each source with its candidates, the true target first."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tidegraph import ops
 from tidegraph.batches.prepared import Hop, Mail, PreparedBatch
 from tidegraph.errors import SettingError
+from tidegraph.ops.products import product
 
 
 class TimeCode(nn.Module):
@@ -93,6 +94,41 @@ class AttentionLayer(nn.Module):
         )
         dropout = self.dropout if self.training else 0.0
         return ops.attention_layer(table_RD, weights, hop, features_EF, dropout, key)
+
+
+class SumLayer(nn.Module):
+    """Neighbours summed instead of attended to (TGN, section 3.1, "temporal graph sum").
+
+    z = W_2 [h ; relu(W_1 sum_j [h_j ; x_j ; Phi(t - t_j)])]: the sum is taken before the
+    projection, which is the same and costs a neighbour no product.
+
+    Args:
+        width: D of the rows summed (and of the seeds' own rows).
+        features: F.
+        time: T.
+        embedding: output width.
+    """
+
+    def __init__(self, width: int, features: int, time: int, embedding: int) -> None:
+        super().__init__()
+        self.row_width = width + features + time
+        self.neighbor = nn.Linear(self.row_width, embedding, bias=False)
+        self.merge = nn.Linear(width + embedding, embedding)
+
+    def forward(
+        self, table_RD: Tensor, hop: Hop, features_EF: Tensor, time_code: TimeCode, key: int
+    ) -> Tensor:
+        """As `AttentionLayer`; nothing is dropped, so `key` has no effect."""
+        # Equal scores give the mean.
+        query_1SW = table_RD.new_zeros(1, len(hop.self_S), self.row_width)
+        mean_SW = ops.temporal_attention(
+            query_1SW, table_RD, hop, features_EF, time_code.weight, time_code.bias
+        )[0]
+        sum_SW = mean_SW * hop.count_S.to(mean_SW.dtype).unsqueeze(1)
+        own_SD = ops.gather_rows(table_RD, hop.self_S, hop.self_uses)
+        around_SE = torch.relu(product(sum_SW, self.neighbor.weight.t()))
+        joined_SJ = torch.cat([own_SD, around_SE], dim=1)
+        return product(joined_SJ, self.merge.weight.t(), self.merge.bias)
 
 
 class MemoryCell(nn.Module):

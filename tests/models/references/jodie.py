@@ -7,24 +7,19 @@ import numpy as np
 from models.references.memory import PlainMemory, Vector
 
 
-class PlainJODIE(PlainMemory):
-    """z_v(t) = (1 + w dt') o m_v; dt' is normalised by all gaps between a node's events."""
+def drifted(plain: PlainMemory, own: Vector, node: int, time: float) -> Vector:
+    """(1 + w dt') o m; dt' is normalised by the gaps of the node's side, as found in training."""
+    first_target = plain.model.schema.first_target
+    side = int(plain.model.schema.bipartite and node >= first_target)
+    mean = plain.weights["projection.gap_mean"][side]
+    scale = plain.weights["projection.gap_scale"][side]
+    elapsed = float(np.float32(time - plain.last_event_time(node)))
+    age = np.clip((elapsed - mean) / scale, -10, 10)
+    return (1 + plain.weights["projection.weight"] * age) * own
 
-    def gaps(self, second: bool) -> list[float]:
-        """Times between consecutive events of a node; a self-loop is two ends at one time."""
-        found, last = [], {}
-        for event in range(len(self.stream)):
-            t = self.stream.time[event]
-            for node in (self.stream.source[event], self.stream.target[event]):
-                if node in last and not second:
-                    found.append(t - last[node])
-                last[node] = t
-        return found
+
+class Reference(PlainMemory):
+    """A node's embedding is where its memory has drifted to."""
 
     def embed(self, node: int, time: float, before: int | None) -> Vector:
-        gaps = self.gaps(second=False)
-        mean, scale = (np.mean(gaps), np.std(gaps) or np.mean(gaps) or 1.0) if gaps else (0.0, 1.0)
-        elapsed = float(np.float32(time - self.last_event_time(node)))
-        age = np.clip((elapsed - mean) / scale, -10, 10)
-        drift = 1 + self.weights["projection.weight"] * age
-        return drift * (self.current(node) + self.node_features(node))
+        return drifted(self, self.current(node) + self.node_features(node), node, time)
