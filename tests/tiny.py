@@ -18,7 +18,8 @@ from tidegraph.batches import BatchPlan, History, Hop, PreparedBatch, Preparer, 
 from tidegraph.events import Events
 from tidegraph.features import FeatureStore
 from tidegraph.history import TemporalIndex
-from tidegraph.models import TGN, TemporalModel
+from tidegraph.models import TGN, TemporalModel, build_model, model_class, model_settings
+from tidegraph.models.base import TrainingEvents
 from tidegraph.state import NodeState
 
 
@@ -149,11 +150,30 @@ def tgn(stream: Stream, seed: int = 0, **options: Any) -> TGN:
     return model
 
 
+def small_model(name: str, stream: Stream, seed: int = 0, **options: Any) -> TemporalModel:
+    """A small model in float64, its weights large enough that everything in it matters."""
+    sizes = {"memory": 4, "time": 3, "embedding": 6, "neighbors": 3, "dropout": 0.0,
+             "time_code": "trainable", **options}  # fmt: skip
+    known = {setting.name for setting in model_settings(model_class(name))}
+    model = build_model(
+        name, stream.events().schema, seed, **{k: v for k, v in sizes.items() if k in known}
+    ).double()
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5).add_(torch.empty_like(parameter).uniform_(-0.2, 0.2))
+    events = stream.events()
+    model.fit_statistics(TrainingEvents(events.source, events.target, events.time))
+    return model
+
+
 def empty_state(model: TemporalModel, num_nodes: int) -> NodeState:
     """An empty state in the precision of the model's parameters."""
-    state = NodeState(num_nodes, model.memory_width)
+    state = NodeState(num_nodes, model.columns)
     kind = next(model.parameters()).dtype
-    state.memory_ND, state.mail_ND = state.memory_ND.to(kind), state.mail_ND.to(kind)
+    for name, table in state.tables.items():
+        if table.is_floating_point():
+            state.tables[name] = table.to(kind)
     return state
 
 
@@ -169,7 +189,7 @@ def step(model: TemporalModel, state: NodeState, batch: PreparedBatch) -> torch.
     """Read, score, write; returns the logits [B, 1 + C] with their graph."""
     batch = in_precision(batch, model)
     logit_BC, encoded = model(batch, *state.read(batch))
-    state.write(batch, encoded.memory_UD)
+    state.write(batch, model.state_writes(batch, encoded))
     return logit_BC
 
 

@@ -16,7 +16,7 @@ from tidegraph.cli.app import COMMANDS, spread
 from tidegraph.cli.flags import flag_type, flags_for
 from tidegraph.cli.settings import Setting, merge, settings_of
 from tidegraph.events import list_datasets
-from tidegraph.models import model_settings
+from tidegraph.models import BASELINES, MODELS, model_settings
 from tidegraph.presets import PRESETS
 from tidegraph.train import TrainSettings
 
@@ -143,6 +143,16 @@ class TestData:
         result = cli("ingest", table, *COLUMNS)
         assert result.code == 2
         assert "--out DIRECTORY" in result.err
+
+    def test_models(self) -> None:
+        result = cli("models", "--json")
+        named = [(one["kind"], one["name"]) for one in result.last["models"]]
+        assert named == [
+            *(("model", name) for name in MODELS),
+            *(("baseline", name) for name in BASELINES),
+        ]
+        assert all(one["about"] for one in result.last["models"])
+        assert "jodie" in cli("models").out
 
     def test_datasets(self) -> None:
         result = cli("datasets", "--json")

@@ -10,8 +10,8 @@ import torch
 
 import tiny
 from tidegraph.batches import History, PreparedBatch, Writes
-from tidegraph.state import NodeState, VersionError
-from tidegraph.state.node_state import partner_mean
+from tidegraph.state import Column, NodeState, RingPush, VersionError
+from tidegraph.state.columns import partner_mean
 
 
 def batches(message: str = "last", size: int = 4) -> tuple[tiny.Stream, list[PreparedBatch]]:
@@ -164,3 +164,80 @@ def test_one_row_belongs_to_one_node() -> None:
             assert batch.writes is not None
             written = batch.writes.node_W.numpy()
             assert len(np.unique(written)) == len(written)
+
+
+# ---------------------------------------------------------------- other columns
+
+RING = (
+    Column("memory", (2,)),
+    Column("mail", (3, 2)),
+    Column("mail_time", (3,), torch.int64),
+    Column("mail_count", (), torch.int64),
+)
+
+
+def pushed(state: NodeState, batch: PreparedBatch, nodes: list[int], value: float) -> None:
+    """One mail each: all of its numbers, and its time, are `value`."""
+    node_W = torch.tensor(nodes, dtype=torch.int32)
+    mail = {
+        "mail": torch.full((len(nodes), 2), value),
+        "mail_time": torch.full((len(nodes),), int(value)),
+    }
+    state.write(batch, (RingPush("mail_count", node_W, mail),))
+
+
+def test_a_ring_keeps_the_latest_entries() -> None:
+    """Node 0 gets mails 1 to 5, node 2 mail 4 alone: three slots each, the oldest gives way."""
+    _, (batch, *_) = batches()
+    state = NodeState(3, RING)
+    for value in (1, 2, 3, 4, 5):
+        pushed(state, batch, [0, 2] if value == 4 else [0], float(value))
+    assert state.tables["mail_time"].tolist() == [[4, 5, 3], [0, 0, 0], [4, 0, 0]]
+    assert state.tables["mail"][:, :, 1].tolist() == [[4.0, 5.0, 3.0], [0.0] * 3, [4.0, 0.0, 0.0]]
+    assert state.tables["mail_count"].tolist() == [5, 0, 1]
+    assert state.version == 5
+
+
+def test_every_column_is_read_copied_grown_and_forgotten() -> None:
+    _, (batch, *_) = batches()
+    state = NodeState(7, RING)
+    empty = state.checksum()
+    pushed(state, batch, [int(batch.node_U[0])], 9.0)
+    state.version = batch.version
+    rows = state.read(batch)
+    assert [tuple(row.shape[1:]) for row in rows] == [column.shape for column in RING]
+    assert rows[3].tolist() == [1] + [0] * (len(batch.node_U) - 1)
+    copy = state.clone()
+    copy.grow(9)
+    assert (copy.num_nodes, copy.tables["mail"].shape) == (9, (9, 3, 2))
+    assert torch.equal(copy.tables["mail_time"][:7], state.tables["mail_time"])
+    state.reset()
+    assert state.checksum() == empty
+    assert copy.tables["mail_count"].sum() == 1
+
+
+def test_row_writes_say_what_is_overwritten() -> None:
+    """Whoever keeps old rows sees every entry of a ring at its slot, the counter included."""
+    _, (batch, *_) = batches()
+    state = NodeState(3, RING)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        pushed(state, batch, [1], value)
+    node_W = torch.tensor([1], dtype=torch.int32)
+    push = RingPush("mail_count", node_W, {"mail_time": torch.tensor([5])})
+    before = state.clone()
+    time, count = rows = state.row_writes((push,))
+    assert (time.column, count.column) == ("mail_time", "mail_count")
+    assert time.slot_W is not None
+    assert (time.slot_W.tolist(), count.value_W.tolist()) == ([1], [5])
+    assert state.checksum() == before.checksum(), "nothing is written yet"
+    old = state.tables["mail_time"][1, 1].clone()
+    state.apply(rows)
+    assert state.tables["mail_time"].tolist()[1] == [4, 5, 3]
+    state.apply((replace(time, value_W=old.reshape(1)), replace(count, value_W=count.value_W - 1)))
+    assert state.checksum() == before.checksum()
+
+
+def test_a_state_without_width_is_empty() -> None:
+    assert NodeState(3, 0).empty
+    assert not NodeState(3, 2).empty
+    assert not NodeState(0, RING).empty

@@ -157,10 +157,13 @@ def find_mail(  # type: ignore[no-untyped-def]
 
 @kernel()
 def list_mail(  # type: ignore[no-untyped-def]
-    node_U, indptr_N1, place_Z, entries, begin_U, end_U, origin, only_last,
+    node_U, indptr_N1, place_Z, entries, begin_U, end_U, origin, only_last, now_U,
     row_M, indptr_M1, event_L, delta_L,
 ):  # fmt: skip
-    """Compact the nodes with mail; delta is mail time minus the previous event's time."""
+    """Compact the nodes with mail; delta is mail time minus the previous event's time.
+
+    Where `now_U` is not empty, delta is that time minus the previous event's.
+    """
     M = 0
     L = 0
     indptr_M1[0] = 0
@@ -176,7 +179,8 @@ def list_mail(  # type: ignore[no-untyped-def]
         row_M[M] = u
         for position in range(begin, end):
             event_L[L] = entries[position].event
-            delta_L[L] = entries[position].time - updated
+            now = now_U[u] if now_U.shape[0] > 0 else entries[position].time
+            delta_L[L] = now - updated
             L += 1
         M += 1
         indptr_M1[M] = L
@@ -226,3 +230,71 @@ def list_writes(  # type: ignore[no-untyped-def]
             partner_row_P[cursor[order_U[target]]] = source
             cursor[order_U[target]] += 1
     return W, indptr_W1[W]
+
+
+@kernel()
+def list_ends(  # type: ignore[no-untyped-def]
+    source_row_B, target_row_B, only_last, U, row_W, indptr_W1, root_W, partner_root_P
+):
+    """For what `list_writes` listed, the roots (sources 0..B-1, targets B..2B-1) they belong to.
+
+    `root_W`: each node at its last event; `partner_root_P`: each partner at its event.
+    """
+    B = source_row_B.shape[0]
+    order_U = np.full(U, -1, np.int32)
+    for w in range(row_W.shape[0]):
+        order_U[row_W[w]] = w
+    cursor = indptr_W1.copy()
+    for b in range(B):
+        source, target = order_U[source_row_B[b]], order_U[target_row_B[b]]
+        root_W[source] = b
+        root_W[target] = B + b
+        if only_last:
+            partner_root_P[source] = B + b
+            partner_root_P[target] = b
+            continue
+        partner_root_P[cursor[source]] = B + b
+        cursor[source] += 1
+        if target != source:
+            partner_root_P[cursor[target]] = b
+            cursor[target] += 1
+
+
+@kernel()
+def elapsed(row_S, time_S, begin_U, end_U, entries, origin, elapsed_S):  # type: ignore[no-untyped-def]
+    """Query time minus the time of the node's last event before the batch, or minus `origin`."""
+    for s in range(row_S.shape[0]):
+        u = row_S[s]
+        last = origin
+        if end_U[u] > begin_U[u]:
+            last = entries[end_U[u] - 1].time
+        elapsed_S[s] = time_S[s] - last
+
+
+@kernel()
+def list_delivery(row_BX, indptr_V1, event_X):  # type: ignore[no-untyped-def]
+    """The events that reach each receiver, each once, ascending; returns how many that is in all.
+
+    `row_BX` has, per event, the receivers' numbers (-1 for padding, repeats allowed).
+    """
+    V = indptr_V1.shape[0] - 1
+    seen_V = np.full(V, -1, np.int32)
+    indptr_V1[:] = 0
+    for b in range(row_BX.shape[0]):
+        for x in range(row_BX.shape[1]):
+            v = row_BX[b, x]
+            if v >= 0 and seen_V[v] != b:
+                seen_V[v] = b
+                indptr_V1[v + 1] += 1
+    for v in range(V):
+        indptr_V1[v + 1] += indptr_V1[v]
+    cursor = indptr_V1.copy()
+    seen_V[:] = -1
+    for b in range(row_BX.shape[0]):
+        for x in range(row_BX.shape[1]):
+            v = row_BX[b, x]
+            if v >= 0 and seen_V[v] != b:
+                seen_V[v] = b
+                event_X[cursor[v]] = b
+                cursor[v] += 1
+    return indptr_V1[V]

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from tidegraph.batches import kernels
 from tidegraph.batches.plan import BatchPlan
-from tidegraph.batches.prepared import Hop, Mail, PreparedBatch, Uses, Writes
+from tidegraph.batches.prepared import (
+    Delivery,
+    Ends,
+    Hop,
+    Mail,
+    PreparedBatch,
+    Seeds,
+    Uses,
+    Writes,
+)
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Events
 from tidegraph.features.store import FeatureStore
@@ -35,6 +44,12 @@ class History:
         visibility: "event": neighbours up to the query time; "batch": earlier batches only.
         memory: the model keeps node memory, so pending mail is prepared.
         message: "last" or "mean" of a node's events in its last batch.
+        memory_time: the memory update measures time up to the "mail", or up to the "query": then a
+            node is updated once per query time (one layer of neighbours at most).
+        seed_times: seeds carry their query times and the time since their last event.
+        endpoints: the endpoints' seeds are prepared, for a state made of embeddings.
+        delivery: None: mail waits at the endpoints. k: it is delivered at once, to the endpoints
+            and their k latest neighbours, and none is pending.
     """
 
     neighbors: tuple[int, ...] = (10,)
@@ -44,6 +59,10 @@ class History:
     visibility: Literal["event", "batch"] = "event"
     memory: bool = True
     message: Literal["last", "mean"] = "last"
+    memory_time: Literal["mail", "query"] = "mail"
+    seed_times: bool = False
+    endpoints: bool = False
+    delivery: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +101,13 @@ class Preparer:
             raise SettingError(
                 "the index is directed but the model keeps memory: mail reaches both ends of an "
                 "event, and a directed index lists sources only. Build an undirected index."
+            )
+        if self.history.memory_time == "query" and self.history.endpoints:
+            raise SettingError("memory_time='query' is not for a state made of embeddings")
+        if self.history.memory_time == "query" and len(self.history.neighbors) > 1:
+            raise SettingError(
+                "memory_time='query' needs at most one layer of neighbours: a second is asked at "
+                "the time of an event, which may be before its nodes' last updates"
             )
 
     def prepare(
@@ -173,7 +199,7 @@ class Preparer:
         source_B, target_B = request.source_B, request.target_B
         B, C = request.negative_BC.shape
         seeds, root_R = self._unique(request.seeds())
-        seed_count = len(seeds.node)
+        roots, seed_count = seeds, len(seeds.node)
 
         hops: list[_HopArrays] = []
         fanouts = self.history.neighbors
@@ -187,20 +213,36 @@ class Preparer:
         parts = [source_B, target_B, seeds.node]
         if fanouts:
             parts.append(neighbors.neighbor_SK.reshape(-1))
-        node_X = np.concatenate(parts)
-        first_U, row_X = _unique(node_X, _NONE, _NONE)
+        node_X, time_X = np.concatenate(parts), _NONE
+        if self.history.memory_time == "query":
+            times = [
+                request.time_B,
+                request.time_B,
+                seeds.time,
+                np.repeat(seeds.time, sum(fanouts)),
+            ]
+            time_X = np.concatenate(times)
+        first_U, row_X = _unique(node_X, time_X.view(np.int64), _NONE)
         node_U = node_X[first_U]
         if fanouts:
             hops.append(_HopArrays(neighbors, row_X[2 * B :], len(node_U)))
-        else:
+        elif not self.history.seed_times:
             root_R, seed_count = row_X[2 * B :][root_R], len(node_U)
         hops.reverse()
 
         event_parts = [hop.neighbors.event_SK for hop in hops]
-        mail = self._mail(node_U, request) if self.history.memory else None
+        mail = (
+            self._mail(node_U, time_X[first_U] if len(time_X) else _NONE, request)
+            if self._mail_waits
+            else None
+        )
+        delivery = self._delivery(request)
         if mail is not None:
             event_parts.append(mail.event)
+        if delivery is not None:
+            event_parts.append(request.event_B)
         features, event_rows, event_E = self._event_features(event_parts)
+        writes = self._writes(row_X[:B], row_X[B : 2 * B], node_U) if request.writes else None
         return PreparedBatch(
             number=request.number,
             version=request.version,
@@ -211,11 +253,15 @@ class Preparer:
             candidates=C,
             node_U=torch.from_numpy(node_U),
             hops=tuple(hop.build(rows) for hop, rows in zip(hops, event_rows, strict=False)),
-            mail=None if mail is None else mail.build(event_rows[-1]),
-            writes=self._writes(row_X[:B], row_X[B : 2 * B], node_U) if request.writes else None,
+            mail=None if mail is None else mail.build(event_rows[len(hops)]),
+            writes=writes,
             features=features,
             node_features=self._node_features(node_U),
             event_E=event_E,
+            # The roots' seeds are the first ones of every table that contains them.
+            seeds=self._seeds(roots, row_X[2 * B : 2 * B + len(roots.node)], len(node_U), mail),
+            ends=self._ends(writes, row_X[:B], row_X[B : 2 * B], root_R, len(node_U)),
+            delivery=None if delivery is None else delivery.build(event_rows[-1]),
         )
 
     def _unique(self, seeds: _Seeds) -> tuple[_Seeds, np.ndarray]:
@@ -229,17 +275,25 @@ class Preparer:
         first, number = _unique(seeds.node, seeds.time.view(np.int64), bound)
         return seeds.take(first), number
 
-    def _sample(self, seeds: _Seeds, fanout: int, request: _Request, depth: int) -> Neighbors:
+    def _sample(
+        self,
+        seeds: _Seeds,
+        fanout: int,
+        request: _Request,
+        depth: int,
+        *,
+        recent: bool = False,
+    ) -> Neighbors:
         history = self.history
         before_event: Any = seeds.bound
         if before_event is None:
             before_event = request.neighbors_before
-        uniform = history.strategy == "uniform"
+        uniform = history.strategy == "uniform" and not recent
         return self.index.sample(
             seeds.node,
             seeds.time,
             fanout,
-            strategy=history.strategy,
+            strategy="uniform" if uniform else "recent",
             window=history.window,
             inclusive=request.inclusive,
             before_event=before_event,
@@ -247,10 +301,15 @@ class Preparer:
             # Random numbers belong to (node, time), not to the place in the batch: deduplication
             # and batch size must not change a sample.
             slot_S=seeds.slots() if uniform else None,
-            edge_times=depth + 1 < len(history.neighbors),
+            edge_times=0 <= depth < len(history.neighbors) - 1,
         )
 
-    def _mail(self, node_U: np.ndarray, request: _Request) -> _MailArrays:
+    @property
+    def _mail_waits(self) -> bool:
+        return self.history.memory and self.history.delivery is None
+
+    def _mail(self, node_U: np.ndarray, now_U: np.ndarray, request: _Request) -> _MailArrays:
+        """Pending mail; its age is measured up to `now_U` where that is given."""
         index = self.index
         begin_U, end_U = np.empty(len(node_U), np.int64), np.empty(len(node_U), np.int64)
         # Only borders of batches before this one matter, and later ones may not exist yet.
@@ -264,23 +323,91 @@ class Preparer:
         event_L, delta_L = np.empty(most, np.int32), np.empty(most, np.float32)
         M, L = kernels.list_mail(
             node_U, index.indptr_N1, index.place_Z, index.entries, begin_U, end_U,
-            self.events.time[0], only_last, row_M, indptr_M1, event_L, delta_L,
+            self.events.time[0], only_last, now_U, row_M, indptr_M1, event_L, delta_L,
         )  # fmt: skip
-        return _MailArrays(row_M[:M], indptr_M1[: M + 1], event_L[:L], delta_L[:L])
+        return _MailArrays(row_M[:M], indptr_M1[: M + 1], event_L[:L], delta_L[:L], begin_U, end_U)
+
+    def _seeds(
+        self, roots: _Seeds, row_S: np.ndarray, nodes: int, mail: _MailArrays | None
+    ) -> Seeds | None:
+        if not self.history.seed_times:
+            return None
+        elapsed_S = None
+        if mail is not None:
+            elapsed_S = np.empty(len(row_S), np.float32)
+            kernels.elapsed(
+                row_S, roots.time, mail.begin_U, mail.end_U, self.index.entries,
+                self.events.time[0], elapsed_S,
+            )  # fmt: skip
+        return Seeds(
+            row_S=torch.from_numpy(row_S),
+            row_uses=_transpose(row_S, nodes),
+            time_S=torch.from_numpy(roots.time),
+            elapsed_S=None if elapsed_S is None else torch.from_numpy(elapsed_S),
+        )
+
+    def _ends(
+        self,
+        writes: Writes | None,
+        source_row_B: np.ndarray,
+        target_row_B: np.ndarray,
+        root_R: np.ndarray,
+        nodes: int,
+    ) -> Ends | None:
+        if writes is None or not self.history.endpoints:
+            return None
+        root_W = np.empty(len(writes.row_W), np.int32)
+        partner_root_P = np.empty(len(writes.partner_row_P), np.int32)
+        kernels.list_ends(
+            source_row_B, target_row_B, self.history.message == "last", nodes,
+            writes.row_W.numpy(), writes.indptr_W1.numpy(), root_W, partner_root_P,
+        )  # fmt: skip
+        return Ends(torch.from_numpy(root_R[root_W]), torch.from_numpy(root_R[partner_root_P]))
+
+    def _delivery(self, request: _Request) -> _DeliveryArrays | None:
+        count = self.history.delivery
+        if count is None or not request.writes:
+            return None
+        B = len(request.source_B)
+        parts = [request.source_B.reshape(B, 1), request.target_B.reshape(B, 1)]
+        for node_B in (request.source_B, request.target_B) if count else ():
+            seeds = _Seeds(node_B.astype(np.int32, copy=False), request.time_B, request.bound_B)
+            parts.append(self._sample(seeds, count, request, depth=-1, recent=True).neighbor_SK)
+        node_BX = np.concatenate(parts, axis=1)
+        first_V, row_X = _unique(node_BX.reshape(-1), _NONE, _NONE)
+        indptr_V1 = np.empty(len(first_V) + 1, np.int32)
+        event_X = np.empty(node_BX.size, np.int32)
+        used = kernels.list_delivery(row_X.reshape(node_BX.shape), indptr_V1, event_X)
+        return _DeliveryArrays(
+            node_BX.reshape(-1)[first_V], indptr_V1, event_X[:used],
+            request.time_B[event_X[indptr_V1[1:] - 1]],
+        )  # fmt: skip
 
     def _writes(self, source_row_B: np.ndarray, target_row_B: np.ndarray, node_U: Any) -> Writes:
         most = 2 * len(source_row_B)
+        only_last = self.history.message == "last"
         row_W, indptr_W1 = np.empty(most, np.int32), np.empty(most + 1, np.int32)
         partner_row_P = np.empty(most, np.int32)
+        end_BB = np.concatenate([source_row_B, target_row_B])
+        # Rows of one node at several query times are one node to write.
+        by_time = self.history.memory_time == "query"
+        number_BB = _unique(node_U[end_BB], _NONE, _NONE)[1] if by_time else end_BB
+        source_B, target_B = np.split(number_BB, 2)
         W, P = kernels.list_writes(
-            source_row_B, target_row_B, self.history.message == "last", len(node_U),
-            row_W, indptr_W1, partner_row_P,
-        )  # fmt: skip
+            source_B, target_B, only_last, len(node_U), row_W, indptr_W1, partner_row_P
+        )
+        row_W, indptr_W1, partner_row_P = row_W[:W], indptr_W1[: W + 1], partner_row_P[:P]
+        if by_time:
+            root_W, root_P = np.empty(W, np.int32), np.empty(P, np.int32)
+            kernels.list_ends(
+                source_B, target_B, only_last, len(node_U), row_W, indptr_W1, root_W, root_P
+            )
+            row_W, partner_row_P = end_BB[root_W], end_BB[root_P]
         return Writes(
-            node_W=torch.from_numpy(node_U[row_W[:W]]),
-            row_W=torch.from_numpy(row_W[:W]),
-            indptr_W1=torch.from_numpy(indptr_W1[: W + 1]),
-            partner_row_P=torch.from_numpy(partner_row_P[:P]),
+            node_W=torch.from_numpy(node_U[row_W]),
+            row_W=torch.from_numpy(row_W),
+            indptr_W1=torch.from_numpy(indptr_W1),
+            partner_row_P=torch.from_numpy(partner_row_P),
         )
 
     def _node_features(self, node_U: np.ndarray) -> Tensor | None:
@@ -407,6 +534,8 @@ class _MailArrays:
     indptr: np.ndarray
     event: np.ndarray
     delta: np.ndarray
+    begin_U: np.ndarray
+    end_U: np.ndarray
 
     def build(self, event_L: np.ndarray) -> Mail:
         return Mail(
@@ -414,6 +543,23 @@ class _MailArrays:
             indptr_M1=torch.from_numpy(self.indptr),
             event_L=torch.from_numpy(event_L),
             delta_L=torch.from_numpy(self.delta),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _DeliveryArrays:
+    node: np.ndarray
+    indptr: np.ndarray
+    event: np.ndarray
+    time: np.ndarray
+
+    def build(self, feature_B: np.ndarray) -> Delivery:
+        return Delivery(
+            node_V=torch.from_numpy(self.node),
+            indptr_V1=torch.from_numpy(self.indptr),
+            event_X=torch.from_numpy(self.event),
+            time_V=torch.from_numpy(self.time),
+            feature_B=torch.from_numpy(feature_B),
         )
 
 

@@ -6,7 +6,8 @@ parameters, and nothing in execution looks at the index.
 
 Shape legend: B positive events, C negatives per event, S seeds (unique (node, time) pairs) of a
 hop, K slots per seed, R rows of the table a hop reads, U unique nodes, M nodes with pending mail,
-L mails, W nodes written, E rows of the event-feature table.
+L mails, W nodes written, P partners, V nodes that mail is delivered to, E rows of the event-feature
+table.
 """
 
 from __future__ import annotations
@@ -95,6 +96,56 @@ class Writes:
 
 
 @dataclass(frozen=True, eq=False)
+class Seeds:
+    """The roots' distinct (node, time) pairs, for models that read their times.
+
+    Attributes:
+        row_S: int32 [S], their rows among the U unique nodes.
+        row_uses: transpose of `row_S`.
+        time_S: [S] in the stream's time type, query times.
+        elapsed_S: float32 [S], query time minus the time of the node's last event before the batch
+            (of the stream's first event, where it has none); None where no mail is pending.
+    """
+
+    row_S: Tensor
+    row_uses: Uses
+    time_S: Tensor
+    elapsed_S: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """The seeds of the batch's endpoints, for models whose state is made of embeddings.
+
+    Attributes:
+        seed_W: int32 [W], of each written node (see `Writes`) at its last event of the batch.
+        partner_seed_P: int32 [P], of the partners that form the new mail, each at its event.
+    """
+
+    seed_W: Tensor
+    partner_seed_P: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """Who receives the batch's mail: the endpoints of its events and their latest neighbours.
+
+    Attributes:
+        node_V: int32 [V], nodes of the graph, distinct.
+        indptr_V1: int32 [V + 1] and event_X: int32, positions among the batch's B events: the
+            events whose mail reaches each node, ascending.
+        time_V: [V] in the stream's time type, of the latest of them.
+        feature_B: int32 [B], the events' rows in the batch's event-feature table.
+    """
+
+    node_V: Tensor
+    indptr_V1: Tensor
+    event_X: Tensor
+    time_V: Tensor
+    feature_B: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class PreparedBatch:
     """One batch, ready to execute against state version `version`.
 
@@ -107,12 +158,14 @@ class PreparedBatch:
             (event by event).
         root_uses: transpose of `root_R`.
         candidates: C.
-        node_U: int32 [U], nodes of the graph.
+        node_U: int32 [U], nodes of the graph (one row per node and query time, where the memory
+            update takes the query time).
         hops: innermost first; the last one's seeds are the roots.
         mail, writes: None for models without memory.
         features: [E, F] float32 or bfloat16, table of event features (the whole store, or the
             unique rows).
         node_features: [U, G] float32 or None.
+        seeds, ends, delivery: None for models whose `History` does not ask for them.
         event_E: int32 [E], ids of the events whose features the batch uses, where only those are
             in `features`; None where `features` is the whole store.
 
@@ -134,6 +187,9 @@ class PreparedBatch:
     features: Tensor
     node_features: Tensor | None
     event_E: Tensor | None = None
+    seeds: Seeds | None = None
+    ends: Ends | None = None
+    delivery: Delivery | None = None
 
     @property
     def size(self) -> int:

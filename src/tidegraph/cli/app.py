@@ -48,6 +48,7 @@ COMMANDS = {
     "ingest": Command("ingest", "Read a table once into a directory that opens instantly."),
     "describe": Command("describe", "Say what was understood of a table, data set or store."),
     "datasets": Command("datasets", "List the data sets that can be used by name."),
+    "models": Command("models", "List the models that can be trained, and the baselines."),
     "bench": Command("bench", "Measure the parts of a training step on this machine."),
 }
 

@@ -128,7 +128,7 @@ class _Step:
     def __init__(self, model: TGN, stream: Stream, number: int) -> None:
         self.model, self.stream, self.number = model, stream, number
         self.negatives = NegativeSampler(stream.events, NegativeSettings(seed=0))
-        self.state = NodeState(stream.events.schema.num_nodes, model.memory_width)
+        self.state = NodeState(stream.events.schema.num_nodes, model.columns)
         self.state.version = number
         optimizer = Adam(model.named_parameters(), learning_rate=1e-3)
         self.executor = EagerExecutor(model, self.state, optimizer)

@@ -1,15 +1,32 @@
 """Models, one file each, built from shared operators and state."""
 
+from tidegraph.models.apan import APAN
 from tidegraph.models.base import Encoded, TemporalModel
-from tidegraph.models.registry import MODELS, ModelSetting, build_model, model_class, model_settings
+from tidegraph.models.baselines import BASELINES, build_baseline
+from tidegraph.models.dyrep import DyRep
+from tidegraph.models.jodie import JODIE
+from tidegraph.models.registry import (
+    MODELS,
+    ModelSetting,
+    about_model,
+    build_model,
+    model_class,
+    model_settings,
+)
 from tidegraph.models.tgn import TGN
 
 __all__ = [
+    "APAN",
+    "BASELINES",
+    "JODIE",
     "MODELS",
     "TGN",
+    "DyRep",
     "Encoded",
     "ModelSetting",
     "TemporalModel",
+    "about_model",
+    "build_baseline",
     "build_model",
     "model_class",
     "model_settings",

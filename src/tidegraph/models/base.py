@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +25,7 @@ from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
 from tidegraph.keys import Purpose, make_key
+from tidegraph.state.columns import Column, StateWrites, memory_columns, memory_writes
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,30 @@ class Encoded:
     Attributes:
         seed_SD: embeddings of the roots' distinct (node, time) seeds.
         memory_UD: updated memory of the unique nodes, to be persisted for the endpoints; None for
-            a model without memory.
+            a model without memory, or whose memory is made of embeddings.
+        sent_SD: what each seed sends to its partner in an event; by default a node's updated
+            memory is sent.
     """
 
     seed_SD: Tensor
     memory_UD: Tensor | None = None
+    sent_SD: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingEvents:
+    """The events a model is trained on, for what it learns before training.
+
+    Attributes:
+        source_E, target_E: int32 [E], nodes.
+        time_E: [E], in the stream's time type, ascending.
+        seed: of whatever is drawn.
+    """
+
+    source_E: np.ndarray
+    target_E: np.ndarray
+    time_E: np.ndarray
+    seed: int = 0
 
 
 INITIAL_SEED: ContextVar[int] = ContextVar("INITIAL_SEED", default=0)
@@ -58,12 +79,17 @@ class TemporalModel(nn.Module):
         schema: sizes of the data it was built for.
         history: what preparation must deliver.
         memory_width: D of the node state; 0 for no memory.
+        columns: of the node state; memory and mail vectors of width `memory_width`, unless a model
+            says otherwise.
+        memory_from_embeddings: what the state becomes depends on the embeddings, so the state
+            cannot move on before the batch's endpoints are embedded.
         settings: the constructor's arguments (without `schema`), defaults filled in; what a
             checkpoint needs to build the model again.
         precision: "fp32", or "bf16" for matrix products of rounded factors.
     """
 
     name: ClassVar[str] = ""
+    memory_from_embeddings: ClassVar[bool] = False
     settings: dict[str, Any]
     precision: str = "fp32"
 
@@ -98,9 +124,28 @@ class TemporalModel(nn.Module):
         self.target_layer = nn.Linear(embedding, embedding, bias=False)
         self.output_layer = nn.Linear(embedding, 1)
 
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What the model keeps about each node."""
+        return memory_columns(self.memory_width)
+
+    def fit_statistics(self, train: TrainingEvents) -> None:
+        """Learn from the training events what gradients do not: called once, before training.
+
+        For example the scale of time differences. Whatever is learned belongs into buffers, which
+        checkpoints keep. By default nothing is.
+        """
+
     def encode(self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor) -> Encoded:
-        """Embed the batch's seeds from the vectors of its unique nodes."""
+        """Embed the batch's seeds from the state's rows of its unique nodes, column by column."""
         raise NotImplementedError
+
+    def state_writes(self, batch: PreparedBatch, encoded: Encoded) -> StateWrites:
+        """What an executed batch leaves in the state: by default, updated memory and new mail."""
+        sent_PD = None
+        if encoded.sent_SD is not None and batch.ends is not None:
+            sent_PD = encoded.sent_SD.index_select(0, batch.ends.partner_seed_P)
+        return memory_writes(batch.writes, encoded.memory_UD, sent_PD)
 
     def decode(self, batch: PreparedBatch, seed_SD: Tensor) -> Tensor:
         """Logits [B, 1 + C] of each source with its candidates, the true target first."""
@@ -116,9 +161,7 @@ class TemporalModel(nn.Module):
             batch.size,
         )
 
-    def forward(
-        self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor
-    ) -> tuple[Tensor, Encoded]:
+    def forward(self, batch: PreparedBatch, *state: Tensor) -> tuple[Tensor, Encoded]:
         """Logits [B, 1 + C] and what was encoded."""
-        encoded = self.encode(batch, memory_UD, mail_UD)
+        encoded = self.encode(batch, *state)
         return self.decode(batch, encoded.seed_SD), encoded

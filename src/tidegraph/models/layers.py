@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tidegraph import ops
-from tidegraph.batches.prepared import Hop, Mail
+from tidegraph.batches.prepared import Hop, Mail, PreparedBatch
 from tidegraph.errors import SettingError
+from tidegraph.ops.products import product
 
 
 class TimeCode(nn.Module):
@@ -94,6 +96,41 @@ class AttentionLayer(nn.Module):
         return ops.attention_layer(table_RD, weights, hop, features_EF, dropout, key)
 
 
+class SumLayer(nn.Module):
+    """Neighbours summed instead of attended to (TGN, section 3.1, "temporal graph sum").
+
+    z = W_2 [h ; relu(W_1 sum_j [h_j ; x_j ; Phi(t - t_j)])]: the sum is taken before the
+    projection, which is the same and costs a neighbour no product.
+
+    Args:
+        width: D of the rows summed (and of the seeds' own rows).
+        features: F.
+        time: T.
+        embedding: output width.
+    """
+
+    def __init__(self, width: int, features: int, time: int, embedding: int) -> None:
+        super().__init__()
+        self.row_width = width + features + time
+        self.neighbor = nn.Linear(self.row_width, embedding, bias=False)
+        self.merge = nn.Linear(width + embedding, embedding)
+
+    def forward(
+        self, table_RD: Tensor, hop: Hop, features_EF: Tensor, time_code: TimeCode, key: int
+    ) -> Tensor:
+        """As `AttentionLayer`; nothing is dropped, so `key` has no effect."""
+        # Equal scores give the mean.
+        query_1SW = table_RD.new_zeros(1, len(hop.self_S), self.row_width)
+        mean_SW = ops.temporal_attention(
+            query_1SW, table_RD, hop, features_EF, time_code.weight, time_code.bias
+        )[0]
+        sum_SW = mean_SW * hop.count_S.to(mean_SW.dtype).unsqueeze(1)
+        own_SD = ops.gather_rows(table_RD, hop.self_S, hop.self_uses)
+        around_SE = torch.relu(product(sum_SW, self.neighbor.weight.t()))
+        joined_SJ = torch.cat([own_SD, around_SE], dim=1)
+        return product(joined_SJ, self.merge.weight.t(), self.merge.bias)
+
+
 class MemoryCell(nn.Module):
     """The memory update over pending mail (TGN eq. 1-4).
 
@@ -139,3 +176,63 @@ class MemoryCell(nn.Module):
             self.bias_ih,
             self.bias_hh,
         )
+
+
+class TimeProjection(nn.Module):
+    """z(t) = (1 + w dt') o m: where a memory drifts to as time passes (JODIE eq. 3, "time").
+
+    dt' is the time since the node's last event in standard deviations of the training part's gaps
+    (one scale for each side of a bipartite stream), bounded to `most` of them: gaps have long
+    tails, and a node that comes back after a year would be projected anywhere.
+
+    Args:
+        width: D.
+        first_target: first node of the second side; None where sources and targets are alike.
+    """
+
+    most = 10.0
+
+    gap_mean: Tensor
+    gap_scale: Tensor
+
+    def __init__(self, width: int, first_target: int | None) -> None:
+        super().__init__()
+        self.first_target = first_target
+        # At zero an embedding is the memory itself; gradients reach w from there.
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.register_buffer("gap_mean", torch.zeros(2))
+        self.register_buffer("gap_scale", torch.ones(2))
+
+    def fit(self, node_X: np.ndarray, time_X: np.ndarray) -> None:
+        """Take mean and deviation of the times between two consecutive events of a node.
+
+        Args:
+            node_X, time_X: the ends of the training events.
+        """
+        order_X = np.lexsort((time_X, node_X))
+        node_X, time_X = node_X[order_X], time_X[order_X]
+        same = node_X[1:] == node_X[:-1]
+        gap = np.diff(time_X).astype(np.float64)[same]
+        second = np.zeros(len(gap), bool)
+        if self.first_target is not None:
+            second = node_X[1:][same] >= self.first_target
+        for side, chosen in enumerate((gap[~second], gap[second])):
+            if len(chosen):
+                self.gap_mean[side] = float(chosen.mean())
+                # All gaps alike: their size is the only scale there is.
+                scale = float(chosen.std()) or float(chosen.mean()) or 1.0
+                self.gap_scale[side] = scale
+
+    def forward(self, memory_UD: Tensor, batch: PreparedBatch) -> Tensor:
+        """[S, D] from the memories of the batch's nodes."""
+        seeds = batch.seeds
+        assert seeds is not None
+        assert seeds.elapsed_S is not None
+        mean, scale = self.gap_mean[:1], self.gap_scale[:1]
+        if self.first_target is not None:
+            node_S = batch.node_U.index_select(0, seeds.row_S)
+            side_S = (node_S >= self.first_target).long()
+            mean, scale = self.gap_mean[side_S], self.gap_scale[side_S]
+        gap_S = (seeds.elapsed_S.to(memory_UD.dtype) - mean) / scale
+        time_S = gap_S.clamp_(-self.most, self.most)
+        return ops.time_projection(memory_UD, seeds, time_S, self.weight)

@@ -17,11 +17,19 @@ from pydantic import TypeAdapter, ValidationError
 
 from tidegraph.errors import SettingError, shown
 from tidegraph.events.core import Schema
+from tidegraph.models.apan import APAN
 from tidegraph.models.base import INITIAL_SEED, TemporalModel
+from tidegraph.models.dyrep import DyRep
+from tidegraph.models.jodie import JODIE
 from tidegraph.models.tgn import TGN
 
 _TOO_LARGE = 2**31
-MODELS: dict[str, type[TemporalModel]] = {"tgn": TGN}
+MODELS: dict[str, type[TemporalModel]] = {
+    "tgn": TGN,
+    "jodie": JODIE,
+    "dyrep": DyRep,
+    "apan": APAN,
+}
 """Trainable models by the name the command line uses."""
 
 
@@ -69,6 +77,16 @@ def model_settings(model: type[TemporalModel]) -> tuple[ModelSetting, ...]:
         ModelSetting(p.name, hints.get(p.name, Any), p.default, described.get(p.name, ""))
         for p in parameters
     )
+
+
+def about_model(model: type[TemporalModel]) -> str:
+    """What a model is, in a line: the first one of its module's docstring, without its name.
+
+    >>> about_model(TGN)
+    'memory updated by messages, temporal attention over the most recent neighbours'
+    """
+    first = (inspect.getdoc(inspect.getmodule(model)) or "").partition("\n")[0].rstrip(".")
+    return first.partition(": ")[2] or first
 
 
 def build_model(name: str, schema: Schema, seed: int = 0, **settings: Any) -> TemporalModel:

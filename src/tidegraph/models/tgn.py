@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
-from tidegraph.models.base import Encoded, TemporalModel
-from tidegraph.models.layers import AttentionLayer, MemoryCell, TimeCode
+from tidegraph.models.base import Encoded, TemporalModel, TrainingEvents
+from tidegraph.models.layers import (
+    AttentionLayer,
+    MemoryCell,
+    SumLayer,
+    TimeCode,
+    TimeProjection,
+)
+from tidegraph.models.static_memory import pretrain_static
 
 
 class TGN(TemporalModel):
@@ -26,6 +35,11 @@ class TGN(TemporalModel):
     (eq. 4), computed before the embedding for all nodes involved and persisted for the batch's
     endpoints; embedding by one or two attention layers over memory (plus projected node features).
 
+    Other embeddings of the paper (section 3.1): "sum" over neighbours in place of attention,
+    "identity" (the memory itself) and "time" (JODIE's projection), both without neighbours.
+    DistTGL's static memory: h_v = m_v + P q_v, q learned by link prediction without time before
+    training starts.
+
     The time code is fixed by default: an optimiser step of 1e-4 is large for a frequency of 1e-6,
     so that trained, the slow frequencies are lost at once where time differences are large.
 
@@ -33,7 +47,7 @@ class TGN(TemporalModel):
         schema: sizes of the data, `events.schema`.
         memory: width of the memory.
         time: width of the time code.
-        embedding: width of the embeddings.
+        embedding: width of the embeddings; that of the memory for "identity" and "time".
         neighbors: most recent neighbours per layer.
         layers: attention layers, 1 or 2.
         heads: attention heads.
@@ -45,6 +59,10 @@ class TGN(TemporalModel):
         window: only neighbours of the last so many time units; all by default.
         inclusive: events at exactly the query time are history too.
         visibility: of neighbours: up to each "event", or only earlier batches ("batch").
+        embedding_module: "attention", "sum", "identity" or "time".
+        memory_time: messages' age at the time of their event ("mail"), or at the time that is asked
+            about ("query"; then a node is updated once per query time, with one layer at most).
+        static: width of the static node memory; 0 for none.
 
     Raises:
         SettingError: a value out of range.
@@ -55,6 +73,7 @@ class TGN(TemporalModel):
     """
 
     name: ClassVar[str] = "tgn"
+    static_NQ: Tensor
 
     def __init__(
         self,
@@ -73,8 +92,21 @@ class TGN(TemporalModel):
         window: float | None = None,
         inclusive: bool = False,
         visibility: Literal["event", "batch"] = "event",
+        embedding_module: Literal["attention", "sum", "identity", "time"] = "attention",
+        memory_time: Literal["mail", "query"] = "mail",
+        static: int = 0,
     ) -> None:
         super().__init__(schema, embedding)
+        alone = embedding_module in ("identity", "time")
+        if alone and embedding != memory:
+            raise SettingError(
+                f"embedding={embedding} with embedding_module={embedding_module!r}: the embedding "
+                f"is the memory, so give embedding={memory} as well"
+            )
+        if memory_time == "query" and layers > 1 and not alone:
+            raise SettingError("memory_time='query' needs layers=1")
+        if static < 0:
+            raise SettingError(f"static={static}: expected 0 or more")
         if layers not in (1, 2):
             raise SettingError(f"layers={layers}: TGN has 1 or 2 attention layers")
         for width_name, width in (("memory", memory), ("time", time), ("heads", heads)):
@@ -84,24 +116,49 @@ class TGN(TemporalModel):
             raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
         self.memory_width = memory
         self.history = History(
-            neighbors=(neighbors,) * layers,
+            neighbors=() if alone else (neighbors,) * layers,
             strategy=strategy,
             window=window,
             inclusive=inclusive,
             visibility=visibility,
             memory=True,
             message=message,
+            memory_time=memory_time,
+            seed_times=embedding_module == "time",
         )
         features = schema.event_features
         self.time_code = TimeCode(time, trainable=time_code == "trainable")
         self.memory_cell = MemoryCell(cell, memory, features, time)
+        widths = () if alone else (memory, embedding)[:layers]
         self.attention = nn.ModuleList(
-            AttentionLayer(width, features, time, embedding, heads, dropout)
-            for width in (memory, embedding)[:layers]
+            SumLayer(width, features, time, embedding)
+            if embedding_module == "sum"
+            else AttentionLayer(width, features, time, embedding, heads, dropout)
+            for width in widths
         )
         self.node_projection = (
             nn.Linear(schema.node_features, memory, bias=False) if schema.node_features else None
         )
+        # Made last, so that models without them start from the weights they always had.
+        first_target = schema.num_sources if schema.bipartite else None
+        self.projection = (
+            TimeProjection(memory, first_target) if embedding_module == "time" else None
+        )
+        self.static = static
+        self.static_projection = nn.Linear(static, memory, bias=False) if static else None
+        if static:
+            self.register_buffer("static_NQ", torch.zeros(schema.num_nodes, static))
+
+    def fit_statistics(self, train: TrainingEvents) -> None:
+        """Learn the static memory, and the scale of the gaps between a node's events."""
+        if self.projection is not None:
+            self.projection.fit(
+                np.concatenate([train.source_E, train.target_E]),
+                np.concatenate([train.time_E, train.time_E]),
+            )
+        if self.static:
+            learned_NQ = pretrain_static(train, self.schema.num_nodes, self.static)
+            self.static_NQ.copy_(learned_NQ)
 
     def encode(self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor) -> Encoded:
         """Update memory, then attend, innermost layer first."""
@@ -112,6 +169,16 @@ class TGN(TemporalModel):
         table_RD = updated_UD
         if self.node_projection is not None:
             table_RD = updated_UD + self.node_projection(batch.node_features)
+        if self.static_projection is not None:
+            table_RD = table_RD + self.static_projection(self._static(batch.node_U))
+        if self.projection is not None:
+            return Encoded(self.projection(table_RD, batch), updated_UD)
         for depth, (layer, hop) in enumerate(zip(self.attention, batch.hops, strict=True)):
             table_RD = layer(table_RD, hop, batch.features, self.time_code, batch.key + 2 * depth)
         return Encoded(table_RD, updated_UD)
+
+    def _static(self, node_U: Tensor) -> Tensor:
+        """[U, Q]; zeros for nodes that came after training."""
+        known = len(self.static_NQ)
+        row_UQ = self.static_NQ.index_select(0, node_U.clamp(max=known - 1))
+        return row_UQ * (node_U < known).unsqueeze(1)

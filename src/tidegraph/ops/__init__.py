@@ -10,6 +10,7 @@ from tidegraph.ops.functions import (
 from tidegraph.ops.layer import LayerWeights, attention_layer
 from tidegraph.ops.links import link_loss, link_scores
 from tidegraph.ops.products import use_precision
+from tidegraph.ops.projection import time_projection
 from tidegraph.ops.segment import (
     RaggedHop,
     edge_softmax,
@@ -35,6 +36,7 @@ __all__ = [
     "segment_sum",
     "temporal_attention",
     "time_code",
+    "time_projection",
     "transpose",
     "use_backend",
     "use_precision",

@@ -1,6 +1,24 @@
-"""Node state: memory and mail vectors, with explicit versions."""
+"""Node state: declared columns (memory and mail, mostly), with explicit versions."""
 
+from tidegraph.state.columns import (
+    Column,
+    RingPush,
+    RowWrite,
+    StateWrites,
+    memory_columns,
+    memory_writes,
+)
 from tidegraph.state.host_state import HostState
 from tidegraph.state.node_state import NodeState, VersionError
 
-__all__ = ["HostState", "NodeState", "VersionError"]
+__all__ = [
+    "Column",
+    "HostState",
+    "NodeState",
+    "RingPush",
+    "RowWrite",
+    "StateWrites",
+    "VersionError",
+    "memory_columns",
+    "memory_writes",
+]

@@ -7,15 +7,17 @@ table is always whole (checkpoints, digests and clones read it).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tidegraph.batches.prepared import PreparedBatch
+from tidegraph.errors import SettingError
 from tidegraph.features import Residents, SlimCache
-from tidegraph.state.node_state import NodeState, partner_mean
+from tidegraph.state.columns import RowWrite
+from tidegraph.state.node_state import NodeState
 
 
 class _Vectors:
@@ -50,6 +52,9 @@ class HostState(NodeState):
         device: where steps run.
         residents: makes slots and policy for a number of nodes.
 
+    Raises:
+        SettingError: other columns than memory and mail.
+
     >>> from tidegraph.features import NextUse
     >>> state = HostState(NodeState(3, 4), "cpu", lambda nodes: NextUse(nodes, slots=1))
     >>> state.cache.row_bytes
@@ -62,8 +67,12 @@ class HostState(NodeState):
         device: torch.device | str,
         residents: Callable[[int], Residents],
     ) -> None:
-        self.memory_ND, self.mail_ND = state.memory_ND, state.mail_ND
-        self.version = state.version
+        if set(state.tables) != {"memory", "mail"}:
+            raise SettingError(
+                f"state='host' keeps memory and mail vectors on the host; this model's state has "
+                f"{', '.join(state.tables)}: use state='device'"
+            )
+        self.columns, self.tables, self.version = state.columns, dict(state.tables), state.version
         self._device, self._residents = torch.device(device), residents
         self._open()
 
@@ -117,16 +126,15 @@ class HostState(NodeState):
         D = rows_UW.shape[1] // 2
         return rows_UW[:, :D].contiguous(), rows_UW[:, D:].contiguous()
 
-    def write(self, batch: PreparedBatch, updated_UD: Tensor | None) -> None:
-        """As `NodeState.write`, for a batch on the device."""
-        writes = batch.writes
-        if writes is not None and updated_UD is not None:
-            updated_UD = updated_UD.detach()
-            memory_WD = updated_UD.index_select(0, writes.row_W)
-            mail_WD = partner_mean(writes, updated_UD)
-            node_W = writes.node_W.cpu()
-            self.cache.put(node_W.numpy(), torch.cat([memory_WD, mail_WD], dim=1))
-            self.memory_ND.index_copy_(0, node_W.long(), memory_WD.cpu())
-            self.mail_ND.index_copy_(0, node_W.long(), mail_WD.cpu())
-            self.written_N[node_W.numpy()] = True
-        self.version += 1
+    def apply(self, rows: Sequence[RowWrite]) -> None:
+        """As `NodeState.apply`, for rows on the device: the two columns of the same nodes."""
+        if not rows:
+            return
+        memory, mail = rows
+        assert (memory.column, mail.column) == ("memory", "mail")
+        memory_WD, mail_WD = memory.value_W.detach(), mail.value_W.detach()
+        node_W = memory.node_W.cpu()
+        self.cache.put(node_W.numpy(), torch.cat([memory_WD, mail_WD], dim=1))
+        self.memory_ND.index_copy_(0, node_W.long(), memory_WD.cpu())
+        self.mail_ND.index_copy_(0, node_W.long(), mail_WD.cpu())
+        self.written_N[node_W.numpy()] = True

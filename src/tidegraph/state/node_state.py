@@ -2,18 +2,27 @@
 
 Batch `b` reads version `b` and its execution publishes version `b + 1`. Mail is kept as
 references (which event, which partner: all of it history) plus the one thing that is state, the
-partner's memory at that time.
+partner's memory at that time. Other models declare other columns; everything here works over any.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from tidegraph.batches.prepared import PreparedBatch, Writes
+from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import TidegraphError
+from tidegraph.state.columns import (
+    Column,
+    RingPush,
+    RowWrite,
+    StateWrites,
+    memory_columns,
+    memory_writes,
+)
 
 
 class VersionError(TidegraphError, RuntimeError):
@@ -21,11 +30,16 @@ class VersionError(TidegraphError, RuntimeError):
 
 
 class NodeState:
-    """Memory and mail vectors of all nodes.
+    """The state's tables, one row a node.
+
+    Args:
+        num_nodes: N.
+        columns: what a model declares (`model.columns`); a number is short for memory and mail
+            vectors of that width.
 
     Attributes:
-        memory_ND: float32 [N, D].
-        mail_ND: float32 [N, D], (mean of) the partners' memories when the mail was sent.
+        columns: as declared.
+        tables: [N, *shape] by column.
         version: number of batches executed since the reset.
 
     >>> state = NodeState(3, 4)
@@ -33,37 +47,68 @@ class NodeState:
     (0, (3, 4))
     """
 
-    def __init__(self, num_nodes: int, width: int) -> None:
-        self.memory_ND = torch.zeros(num_nodes, width)
-        self.mail_ND = torch.zeros(num_nodes, width)
+    def __init__(self, num_nodes: int, columns: int | Sequence[Column]) -> None:
+        if isinstance(columns, int):
+            columns = memory_columns(columns)
+        self.columns = tuple(columns)
+        self.tables = {
+            column.name: torch.zeros(num_nodes, *column.shape, dtype=column.dtype)
+            for column in self.columns
+        }
         self.version = 0
+
+    @property
+    def memory_ND(self) -> Tensor:
+        """float32 [N, D]."""
+        return self.tables["memory"]
+
+    @memory_ND.setter
+    def memory_ND(self, value: Tensor) -> None:
+        self.tables["memory"] = value
+
+    @property
+    def mail_ND(self) -> Tensor:
+        """float32 [N, D], (mean of) what the partners sent with a node's pending mail."""
+        return self.tables["mail"]
+
+    @mail_ND.setter
+    def mail_ND(self, value: Tensor) -> None:
+        self.tables["mail"] = value
 
     @property
     def num_nodes(self) -> int:
         """N."""
-        return int(self.memory_ND.shape[0])
+        return int(self._first.shape[0])
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are."""
-        return self.memory_ND.device
+        """Where the tables are."""
+        return self._first.device
+
+    @property
+    def _first(self) -> Tensor:
+        return self.tables[self.columns[0].name]
+
+    @property
+    def empty(self) -> bool:
+        """There is nothing to keep: the model has no memory."""
+        return all(0 in column.shape for column in self.columns)
 
     def to(self, device: torch.device | str) -> NodeState:
-        """Move every vector to `device` (in place) and return self."""
-        self.memory_ND = self.memory_ND.to(device)
-        self.mail_ND = self.mail_ND.to(device)
+        """Move every table to `device` (in place) and return self."""
+        self.tables = {name: table.to(device) for name, table in self.tables.items()}
         return self
 
     def reset(self) -> None:
-        """Forget everything: zero vectors, version 0."""
-        self.memory_ND.zero_()
-        self.mail_ND.zero_()
+        """Forget everything: zeros, version 0."""
+        for table in self.tables.values():
+            table.zero_()
         self.version = 0
 
     def clone(self) -> NodeState:
         """An independent copy of the same version."""
-        copy = NodeState(0, 0)
-        copy.memory_ND, copy.mail_ND = self.memory_ND.clone(), self.mail_ND.clone()
+        copy = NodeState(0, self.columns)
+        copy.tables = {name: table.clone() for name, table in self.tables.items()}
         copy.version = self.version
         return copy
 
@@ -71,19 +116,18 @@ class NodeState:
         """Make room for nodes never seen before; they start at zero."""
         more = num_nodes - self.num_nodes
         if more > 0:
-            zeros = self.memory_ND.new_zeros(more, self.memory_ND.shape[1])
-            self.memory_ND = torch.cat([self.memory_ND, zeros])
-            self.mail_ND = torch.cat([self.mail_ND, zeros])
+            for name, table in self.tables.items():
+                self.tables[name] = torch.cat([table, table.new_zeros(more, *table.shape[1:])])
 
-    def read(self, batch: PreparedBatch) -> tuple[Tensor, Tensor]:
-        """Memory and mail vectors [U, D] of the batch's nodes, at exactly its version.
+    def read(self, batch: PreparedBatch) -> tuple[Tensor, ...]:
+        """Rows of the batch's nodes, [U, *shape] of every column, at exactly its version.
 
         Raises:
             VersionError: the state is at another version than the batch needs.
         """
         self.check_version(batch)
-        return self.memory_ND.index_select(0, batch.node_U), self.mail_ND.index_select(
-            0, batch.node_U
+        return tuple(
+            self.tables[column.name].index_select(0, batch.node_U) for column in self.columns
         )
 
     def check_version(self, batch: PreparedBatch) -> None:
@@ -98,38 +142,50 @@ class NodeState:
                 f"version {self.version}: batches must be executed in order, once each"
             )
 
-    def write(self, batch: PreparedBatch, updated_UD: Tensor | None) -> None:
-        """Persist the endpoints' updated memories and their new mail; publishes the next version.
+    def write(self, batch: PreparedBatch, changes: StateWrites | Tensor | None) -> None:
+        """Persist what a step left behind; publishes the next version.
 
-        Only endpoints of the batch's events are written: other nodes were updated for this
-        computation alone, and their mail stays pending.
+        Args:
+            batch: that was executed.
+            changes: `model.state_writes(batch, encoded)`; a tensor [U, D] is short for updated
+                memories of which the endpoints' are kept, and sent as mail (`memory_writes`).
         """
-        writes = batch.writes
-        if writes is not None and updated_UD is not None:
-            updated_UD = updated_UD.detach()
-            node_W = writes.node_W.long()
-            self.memory_ND.index_copy_(0, node_W, updated_UD.index_select(0, writes.row_W))
-            self.mail_ND.index_copy_(0, node_W, partner_mean(writes, updated_UD))
+        if changes is None or isinstance(changes, Tensor):
+            changes = memory_writes(batch.writes, changes)
+        if batch.writes is not None:
+            self.apply(self.row_writes(changes))
         self.version += 1
 
+    def row_writes(self, changes: StateWrites) -> tuple[RowWrite, ...]:
+        """The same changes with every ring's entry at its slot: what is overwritten, row by row."""
+        found: list[RowWrite] = []
+        for change in changes:
+            if isinstance(change, RowWrite):
+                found.append(change)
+            else:
+                found += self._pushed(change)
+        return tuple(found)
+
+    def _pushed(self, push: RingPush) -> list[RowWrite]:
+        count_W = self.tables[push.counter].index_select(0, push.node_W)
+        found = []
+        for name, value_W in push.values.items():
+            slot_W = count_W % self.tables[name].shape[1]
+            found.append(RowWrite(name, push.node_W, value_W, slot_W))
+        return [*found, RowWrite(push.counter, push.node_W, count_W + 1)]
+
+    def apply(self, rows: Sequence[RowWrite]) -> None:
+        """Overwrite rows; the version stays."""
+        for row in rows:
+            table, node_W = self.tables[row.column], row.node_W.long()
+            if row.slot_W is not None:
+                slots = table.shape[1]
+                table, node_W = table.flatten(0, 1), node_W * slots + row.slot_W
+            table.index_copy_(0, node_W, row.value_W.detach())
+
     def checksum(self) -> str:
-        """A digest of all vectors and the version."""
+        """A digest of all tables and the version."""
         digest = hashlib.sha256(str(self.version).encode())
-        for tensor in (self.memory_ND, self.mail_ND):
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        for column in self.columns:
+            digest.update(self.tables[column.name].cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
-
-
-def partner_mean(writes: Writes, updated_UD: Tensor) -> Tensor:
-    """[W, D]: mean of the partners' updated memories, per written node."""
-    partner_PD = updated_UD.index_select(0, writes.partner_row_P)
-    if partner_PD.shape[0] == writes.node_W.shape[0]:
-        return partner_PD
-    partners_W = (writes.indptr_W1[1:] - writes.indptr_W1[:-1]).long()
-    owner_P = torch.repeat_interleave(
-        torch.arange(len(partners_W), device=partner_PD.device),
-        partners_W,
-        output_size=partner_PD.shape[0],  # or a GPU would have to be waited for, to count
-    )
-    total_WD = partner_PD.new_zeros(len(partners_W), partner_PD.shape[1])
-    return total_WD.index_add_(0, owner_P, partner_PD) / partners_W.unsqueeze(1)

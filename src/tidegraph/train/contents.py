@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from tidegraph.errors import CheckpointError, SettingError
 from tidegraph.events.core import Schema
 from tidegraph.models.base import TemporalModel
-from tidegraph.state import NodeState
+from tidegraph.state import Column, NodeState
 from tidegraph.train.adam import Adam
 from tidegraph.train.checkpoint import Checkpoint
 from tidegraph.train.settings import TrainSettings
@@ -96,18 +97,32 @@ def _digest(hidden_nodes: np.ndarray | None) -> str | None:
 def state_tensors(state: NodeState) -> dict[str, torch.Tensor]:
     """The node state as checkpoint tensors."""
     return {
-        "state.memory": state.memory_ND,
-        "state.mail": state.mail_ND,
+        **{f"state.{name}": table for name, table in state.tables.items()},
         "state.version": torch.tensor([state.version]),
     }
 
 
-def state_from(checkpoint: Checkpoint) -> NodeState:
-    """The node state of a checkpoint."""
+def state_from(checkpoint: Checkpoint, columns: Sequence[Column]) -> NodeState:
+    """The node state of a checkpoint.
+
+    Args:
+        checkpoint: that holds one.
+        columns: as the model declares them.
+
+    Raises:
+        CheckpointError: the checkpoint has other columns.
+    """
     tensors = checkpoint.group("state")
-    state = NodeState(0, 0)
-    state.memory_ND, state.mail_ND = tensors["memory"], tensors["mail"]
-    state.version = int(tensors["version"][0])
+    version = tensors.pop("version")
+    found = {name: (tuple(t.shape[1:]), t.dtype) for name, t in tensors.items()}
+    expected = {column.name: (column.shape, column.dtype) for column in columns}
+    if found != expected:
+        raise CheckpointError(
+            f"the checkpoint's node state has {found}, the model's is {expected}: it is of another "
+            "model"
+        )
+    state = NodeState(0, columns)
+    state.tables, state.version = tensors, int(version[0])
     return state
 
 

@@ -70,8 +70,8 @@ class EagerExecutor:
         times = self.times
         self._seed(batch)
         with times("forward"):
-            batch, memory_UD, mail_UD = self._load(batch)
-            logit_BC, encoded = self.model(batch, memory_UD, mail_UD)
+            batch, *vectors = self._load(batch)
+            logit_BC, encoded = self.model(batch, *vectors)
             loss = link_loss(logit_BC)
         with times("backward"):
             self.optimizer.zero_grad()
@@ -81,17 +81,17 @@ class EagerExecutor:
                 clip_grad_norm_(self.model.parameters(), self.clip)
             self.optimizer.step()
         with times("write"):
-            self.state.write(batch, encoded.memory_UD)
+            self.state.write(batch, self.model.state_writes(batch, encoded))
         return float(loss.detach())
 
     @_in_precision
     def score(self, batch: PreparedBatch, *, write: bool = True) -> np.ndarray:
         """Logits [B, 1 + C] without gradients; `write=False` leaves the state as it is."""
         with torch.inference_mode(), self.times("score"):
-            batch, memory_UD, mail_UD = self._load(batch)
-            logit_BC, encoded = self.model(batch, memory_UD, mail_UD)
+            batch, *vectors = self._load(batch)
+            logit_BC, encoded = self.model(batch, *vectors)
             if write:
-                self.state.write(batch, encoded.memory_UD)
+                self.state.write(batch, self.model.state_writes(batch, encoded))
             scores: np.ndarray = logit_BC.float().cpu().numpy()
             return scores
 
@@ -99,8 +99,8 @@ class EagerExecutor:
     def embed(self, batch: PreparedBatch) -> np.ndarray:
         """Embeddings of the batch's roots [B * (2 + C), D], without gradients or writing."""
         with torch.inference_mode():
-            batch, memory_UD, mail_UD = self._load(batch)
-            encoded = self.model.encode(batch, memory_UD, mail_UD)
+            batch, *vectors = self._load(batch)
+            encoded = self.model.encode(batch, *vectors)
             rows: np.ndarray = encoded.seed_SD[batch.root_R.long()].float().cpu().numpy()
             return rows
 
@@ -108,8 +108,9 @@ class EagerExecutor:
     def advance(self, batch: PreparedBatch) -> None:
         """Move the state past the batch without scoring."""
         with torch.inference_mode(), self.times("advance"):
-            batch, memory_UD, mail_UD = self._load(batch)
-            self.state.write(batch, self.model.encode(batch, memory_UD, mail_UD).memory_UD)
+            batch, *vectors = self._load(batch)
+            encoded = self.model.encode(batch, *vectors)
+            self.state.write(batch, self.model.state_writes(batch, encoded))
 
     def _seed(self, batch: PreparedBatch) -> None:
         """Whatever a model draws from PyTorch's generator (`nn.Dropout`) belongs to the batch.
@@ -129,8 +130,8 @@ class EagerExecutor:
         if isinstance(self.state, HostState):
             self.state.cache.announce(batch.node_U)
 
-    def _load(self, batch: PreparedBatch) -> tuple[PreparedBatch, Tensor, Tensor]:
-        """The batch and the vectors of its nodes [U, D], on the device."""
+    def _load(self, batch: PreparedBatch) -> tuple[PreparedBatch, *tuple[Tensor, ...]]:
+        """The batch and the state's rows of its nodes, column by column, on the device."""
         device = self.state.device
         if self.transfer is not None:
             moved = self.transfer.move(batch)

@@ -61,7 +61,7 @@ def place_state(
     state: NodeState, settings: TrainSettings, caches: CacheSettings | None
 ) -> NodeState:
     """The state where the settings want it."""
-    if settings.state == "device" or not state.memory_ND.shape[1]:
+    if settings.state == "device" or state.empty:
         return state.to(settings.device)
     kept = caches or CacheSettings("lru", share=0.0)
     return HostState(state, settings.device, kept.residents)

@@ -6,6 +6,7 @@ optimiser and the node state take at least, so nothing that would fit is refused
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -21,7 +22,6 @@ from tidegraph.train.settings import TrainSettings
 
 _FLOAT = 4
 _COPIES_OF_WEIGHTS = 4  # themselves, gradients, and Adam's two moments
-_WORDS_OF_STATE = 2  # memory and mail
 _BYTES_OF_SLOT = 12  # neighbour, event and time difference
 _OVERFLOW = re.compile(r"overflow", re.I)
 
@@ -61,7 +61,8 @@ def check_room(
             "narrower vectors"
         ) from None
     weights = _FLOAT * _COPIES_OF_WEIGHTS * sum(p.numel() for p in built.parameters())
-    state = _FLOAT * _WORDS_OF_STATE * schema.num_nodes * built.memory_width
+    per_node = sum(math.prod(c.shape) * c.dtype.itemsize for c in built.columns)
+    state = schema.num_nodes * per_node
     needed = {
         "the weights and their optimiser": (weights, _widths(built.settings)),
         "the node state": (state, _widths(built.settings, ("memory",))),

@@ -399,7 +399,7 @@ def load_run(
     )
     caches = cache_settings(settings, stream, model.memory_width)
     stream = with_caches(stream, caches, settings.device)
-    state = place_state(state_from(checkpoint), settings, caches)
+    state = place_state(state_from(checkpoint, model.columns), settings, caches)
     return Run(
         model.to(settings.device).eval(),
         settings,

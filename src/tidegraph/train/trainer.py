@@ -23,7 +23,7 @@ from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import CheckpointError, NoLegalNegativeError, SettingError
 from tidegraph.events.core import EventRange
 from tidegraph.features import Traffic
-from tidegraph.models.base import TemporalModel
+from tidegraph.models.base import TemporalModel, TrainingEvents
 from tidegraph.state import HostState, NodeState
 from tidegraph.train.adam import Adam
 from tidegraph.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -123,9 +123,10 @@ class Trainer:
         # The executor seeds PyTorch's generators batch by batch; the caller's go on as they were.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             session = _Session(self, train, val)
-            if resume:
-                session.restore()
+            restored = resume and session.restore()
             session.begin(resume)
+            if not restored:
+                session.fit_statistics(train)
             warning = None if session.finished() else scale_warning(train.events)
             if warning is not None:
                 self.listener.message(warning)
@@ -159,7 +160,7 @@ class _Session:
             self.listener.message(line)
         self.caches = cache_settings(settings, self.stream, self.model.memory_width)
         self.stream = with_caches(self.stream, self.caches, settings.device)
-        self.state = self._place(NodeState(self.events.schema.num_nodes, self.model.memory_width))
+        self.state = self._place(NodeState(self.events.schema.num_nodes, self.model.columns))
         self.optimizer = Adam(
             self.model.named_parameters(), settings.learning_rate, settings.weight_decay
         )
@@ -300,7 +301,7 @@ class _Session:
         best = self.best if self.files is None else self._load_best(self.files)
         assert best is not None
         self.model.load_state_dict(best.group("weights"))
-        state = state_from(best)
+        state = state_from(best, self.model.columns)
         return Run(
             model=self.model.eval(),
             settings=self.settings,
@@ -365,23 +366,36 @@ class _Session:
             )
         return best
 
-    def restore(self) -> None:
-        """Continue from the last checkpoint of the directory, if there is one."""
+    def restore(self) -> bool:
+        """Continue from the last checkpoint of the directory; False if there is none."""
         assert self.files is not None
         if not self.files.last.exists():
-            return
+            return False
         checkpoint = load_checkpoint(self.files.last, "last")
         check_same(self.files.last, checkpoint.about, self._about())
         self.model.load_state_dict(checkpoint.group("weights"))
         self.optimizer.load(checkpoint.group("optimizer"))
         self.cursor = Cursor.from_dict(checkpoint.about["cursor"])
         if self.cursor.batch > 0:
-            self.state = self._place(state_from(checkpoint))
+            self.state = self._place(state_from(checkpoint, self.model.columns))
         if self.cursor.best_epoch >= 0:
             self._load_best(self.files)  # damaged or lost, it would be missed at the very end
         place = f"epoch {self.cursor.epoch + 1}, batch {self.cursor.batch + 1}"
         self.listener.message(
             "training is complete already" if self.finished() else f"resuming at {place}"
+        )
+        return True
+
+    def fit_statistics(self, train: EventRange) -> None:
+        """What the model learns from the training events alone, before training on them."""
+        event_E, events = train.kept(), self.events
+        self.model.fit_statistics(
+            TrainingEvents(
+                source_E=events.source[event_E],
+                target_E=events.target[event_E],
+                time_E=events.time[event_E],
+                seed=self.settings.seed,
+            )
         )
 
     def _about(self) -> dict[str, Any]:
