@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tidegraph.batches import kernels
+from tidegraph.batches.beside import Asked, WalkPlan, list_encounters, share_nodes, take_walks
 from tidegraph.batches.plan import BatchPlan
 from tidegraph.batches.prepared import Hop, Mail, PreparedBatch, Uses, Writes
 from tidegraph.errors import SettingError
@@ -35,6 +36,10 @@ class History:
         visibility: "event": neighbours up to the query time; "batch": earlier batches only.
         memory: the model keeps node memory, so pending mail is prepared.
         message: "last" or "mean" of a node's events in its last batch.
+        met_within: also list everyone each root met in the last so many time units, or None.
+        shared: also count how often the nodes of a source's and a candidate's sequences occur in
+            both; takes one layer of neighbours.
+        walks: also walk back in time from each root, or None.
     """
 
     neighbors: tuple[int, ...] = (10,)
@@ -44,6 +49,9 @@ class History:
     visibility: Literal["event", "batch"] = "event"
     memory: bool = True
     message: Literal["last", "mean"] = "last"
+    met_within: float | None = None
+    shared: bool = False
+    walks: WalkPlan | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +182,13 @@ class Preparer:
         B, C = request.negative_BC.shape
         seeds, root_R = self._unique(request.seeds())
         seed_count = len(seeds.node)
+        history, asked = self.history, self._asked(seeds, request)
+        met = walks = None
+        if history.met_within is not None:
+            met = list_encounters(asked, history.met_within)
+        if history.walks is not None:
+            key = make_key(self.seed, Purpose.WALK, request.epoch)
+            walks = take_walks(asked, history.walks, key, seeds.slots(), seeds.node)
 
         hops: list[_HopArrays] = []
         fanouts = self.history.neighbors
@@ -187,16 +202,21 @@ class Preparer:
         parts = [source_B, target_B, seeds.node]
         if fanouts:
             parts.append(neighbors.neighbor_SK.reshape(-1))
+        stop = sum(len(part) for part in parts)
+        parts += [found.nodes for found in (met, walks) if found is not None]
         node_X = np.concatenate(parts)
         first_U, row_X = _unique(node_X, _NONE, _NONE)
         node_U = node_X[first_U]
+        row_X, beside_X = row_X[:stop], row_X[stop:]
         if fanouts:
             hops.append(_HopArrays(neighbors, row_X[2 * B :], len(node_U)))
-        else:
+        elif walks is None:
             root_R, seed_count = row_X[2 * B :][root_R], len(node_U)
         hops.reverse()
 
         event_parts = [hop.neighbors.event_SK for hop in hops]
+        if walks is not None:
+            event_parts.append(walks.event_SML)
         mail = self._mail(node_U, request) if self.history.memory else None
         if mail is not None:
             event_parts.append(mail.event)
@@ -216,7 +236,16 @@ class Preparer:
             features=features,
             node_features=self._node_features(node_U),
             event_E=event_E,
-        )
+            met=None if met is None else met.build(beside_X[: len(met.nodes)], len(node_U)),
+            shared=share_nodes(hops[-1].node_SJ(), root_R, B) if history.shared else None,
+            walks=None if walks is None else walks.build(
+                beside_X[len(beside_X) - len(walks.nodes) :], event_rows[len(hops)], root_R, B
+            ),
+        )  # fmt: skip
+
+    def _asked(self, seeds: _Seeds, request: _Request) -> Asked:
+        before = request.neighbors_before if seeds.bound is None else seeds.bound
+        return Asked(self.index, seeds.node, seeds.time, before, request.inclusive)
 
     def _unique(self, seeds: _Seeds) -> tuple[_Seeds, np.ndarray]:
         """The distinct seeds and, for each of the given ones, its number (-1 for padding)."""
@@ -386,6 +415,14 @@ class _HopArrays:
     neighbors: Neighbors
     row_X: np.ndarray
     table_rows: int
+
+    def node_SJ(self) -> np.ndarray:
+        """[S, K + 1] rows of each seed's node and its neighbours, newest first; padding -1."""
+        S, K = self.neighbors.neighbor_SK.shape
+        slot_SK = self.neighbors.count_S[:, None] - 1 - np.arange(K)
+        row_SK = np.take_along_axis(self.row_X[S:].reshape(S, K), np.maximum(slot_SK, 0), axis=1)
+        row_SK = np.where(slot_SK >= 0, row_SK, -1)
+        return np.concatenate([self.row_X[:S, None], row_SK], axis=1).astype(np.int32)
 
     def build(self, event_SK: np.ndarray) -> Hop:
         S, K = self.neighbors.neighbor_SK.shape

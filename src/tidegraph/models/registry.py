@@ -18,10 +18,22 @@ from pydantic import TypeAdapter, ValidationError
 from tidegraph.errors import SettingError, shown
 from tidegraph.events.core import Schema
 from tidegraph.models.base import INITIAL_SEED, TemporalModel
+from tidegraph.models.cawn import CAWN
+from tidegraph.models.dygformer import DyGFormer
+from tidegraph.models.graphmixer import GraphMixer
+from tidegraph.models.tcl import TCL
+from tidegraph.models.tgat import TGAT
 from tidegraph.models.tgn import TGN
 
 _TOO_LARGE = 2**31
-MODELS: dict[str, type[TemporalModel]] = {"tgn": TGN}
+MODELS: dict[str, type[TemporalModel]] = {
+    "tgn": TGN,
+    "tgat": TGAT,
+    "graphmixer": GraphMixer,
+    "dygformer": DyGFormer,
+    "tcl": TCL,
+    "cawn": CAWN,
+}
 """Trainable models by the name the command line uses."""
 
 
