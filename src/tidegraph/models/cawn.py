@@ -40,7 +40,7 @@ class _Alone:
 class CAWN(PairModel):
     """Causal Anonymous Walk Network.
 
-    From each node of a pair, `walks` walks of `length` steps back in time, an event of age a drawn
+    From each node of a pair, `walks` walks of `steps` steps back in time, an event of age a drawn
     with probability proportional to exp(-bias a) (Algorithm 1). A walk's node w is told apart by
     where it stands in both nodes' walks alone: f(g(w, S_u)) + f(g(w, S_v)), g the share of walks
     that have w in each position and f two linear layers (eq. 1-2, 5). Position i reads that, its
@@ -59,7 +59,7 @@ class CAWN(PairModel):
         hidden: width of the LSTM, each direction.
         embedding: width of the embeddings.
         walks: walks per node.
-        length: steps per walk.
+        steps: of a walk.
         bias: how much recent events are preferred, per time unit; 0: not at all.
         dropout: probability, on the encoded walks.
         time_code: "fixed" frequencies, or "trainable".
@@ -84,7 +84,7 @@ class CAWN(PairModel):
         hidden: int = 32,
         embedding: int = 100,
         walks: int = 32,
-        length: int = 2,
+        steps: int = 2,
         bias: float = 1e-6,
         dropout: float = 0.1,
         time_code: Literal["fixed", "trainable"] = "fixed",
@@ -93,7 +93,7 @@ class CAWN(PairModel):
     ) -> None:
         super().__init__(schema, embedding)
         for name, value in (("time", time), ("place", place), ("hidden", hidden),
-                            ("walks", walks), ("length", length)):  # fmt: skip
+                            ("walks", walks), ("steps", steps)):  # fmt: skip
             if value < 1:
                 raise SettingError(f"{name}={value}: expected 1 or more")
         if not 0 <= bias < math.inf:
@@ -106,12 +106,12 @@ class CAWN(PairModel):
             inclusive=inclusive,
             visibility=visibility,
             memory=False,
-            walks=WalkPlan(walks, length, bias),
+            walks=WalkPlan(walks, steps, bias),
         )
         self.time_code = TimeCode(time, trainable=time_code == "trainable")
         features = schema.node_features + schema.event_features + time
         gates = 8 * hidden  # four gates, two directions
-        self.place_in = nn.Linear(length + 1, place)
+        self.place_in = nn.Linear(steps + 1, place)
         self.place_out = nn.Linear(place, place)
         self.feature_gates = nn.Linear(features, gates)
         self.place_gates = nn.Linear(place, gates, bias=False)

@@ -137,7 +137,7 @@ class DyGFormer(PairModel):
             node_SJG = node_rows(batch, like)[row_SJ].masked_fill(~used_SJ.unsqueeze(2), 0.0)
             parts.insert(0, node_SJG)
         patches = [
-            linear(layer, in_patches(part, self.patch))
+            layer(in_patches(part, self.patch))
             for layer, part in zip(self.channels, parts, strict=True)
         ]
         return _Alone(torch.cat(patches, dim=2), used_SJ)

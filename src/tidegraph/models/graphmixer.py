@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm
+from torch.nn.functional import gelu
 
 from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import Hop, PreparedBatch
@@ -153,17 +153,13 @@ class MixerBlock(nn.Module):
     def forward(self, token_SKD: Tensor, key: int) -> Tensor:
         """[S, K, D]; `key` is the random stream of the dropout."""
         rate = self.dropout if self.training else 0.0
-        normed_SDK = _norm(self.token_norm, token_SKD).transpose(1, 2)
+        normed_SDK = self.token_norm(token_SKD).transpose(1, 2)
         hidden = dropped(gelu(linear(self.token_in, normed_SDK)), rate, key)
         mixed_SDK = dropped(linear(self.token_out, hidden), rate, key + 1)
         token_SKD = token_SKD + mixed_SDK.transpose(1, 2)
-        hidden = gelu(linear(self.channel_in, _norm(self.channel_norm, token_SKD)))
+        hidden = gelu(linear(self.channel_in, self.channel_norm(token_SKD)))
         hidden = dropped(hidden, rate, key + 2)
         return token_SKD + dropped(linear(self.channel_out, hidden), rate, key + 3)
-
-
-def _norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
-    return layer_norm(x, norm.normalized_shape, norm.weight, norm.bias)
 
 
 def frequencies(width: int) -> Tensor:

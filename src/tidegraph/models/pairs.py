@@ -56,12 +56,10 @@ class PairModel(TemporalModel):
 
     def encode(self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor) -> Encoded:
         """Each seed's embedding beside itself."""
-        seeds = seed_count(batch)
-        row_S = torch.arange(seeds, device=batch.root_R.device)
         alone = self.alone(batch)
         parts = [
             self.beside(batch, alone, Pairing(row_P, row_P, None, batch.key))[:, 0]
-            for row_P in row_S.split(self._block(seeds))
+            for row_P in _blocks(seed_count(batch), batch.root_R.device)
         ]
         return Encoded(torch.cat(parts) if parts else self.source_layer.weight[:0])
 
@@ -71,10 +69,9 @@ class PairModel(TemporalModel):
         """Logits [B, 1 + C]; embeddings belong to pairs, so none are encoded."""
         B, alone = batch.size, self.alone(batch)
         first_P, second_P = pair_rows(batch)
-        place_P = torch.arange(len(first_P), device=first_P.device)
         parts = []
-        for place in place_P.split(self._block(len(place_P))):
-            pairing = Pairing(first_P[place], second_P[place], place, batch.key)
+        for place_P in _blocks(len(first_P), first_P.device):
+            pairing = Pairing(first_P[place_P], second_P[place_P], place_P, batch.key)
             parts.append(self._scores(self.beside(batch, alone, pairing)))
         logit_P = torch.cat(parts) if parts else self.output_layer.weight.new_empty(0)
         return logit_P.view(B, 1 + batch.candidates), Encoded(self.output_layer.weight[:0])
@@ -86,8 +83,14 @@ class PairModel(TemporalModel):
         hidden_PD = torch.relu(hidden_PD + product(side_P2D[:, 1], target.weight.t()))
         return (hidden_PD @ output.weight[0]) + output.bias
 
-    def _block(self, rows: int) -> int:
-        return max(rows, 1) if torch.is_grad_enabled() else _BLOCK
+
+def _blocks(rows: int, device: torch.device) -> list[Tensor]:
+    """Row numbers, block by block; one block where gradients are kept anyway."""
+    size = max(rows, 1) if torch.is_grad_enabled() else _BLOCK
+    return [
+        torch.arange(first, min(first + size, rows), device=device)
+        for first in range(0, rows, size)
+    ]
 
 
 def seed_count(batch: PreparedBatch) -> int:

@@ -9,7 +9,7 @@ Shape legend: P sequences, Q queries, J tokens, D width, H heads.
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from tidegraph.errors import SettingError
 from tidegraph.ops.dropout import keep_mask
@@ -53,7 +53,7 @@ class AttentionBlock(nn.Module):
         self.output = nn.Linear(width, width)
         self.hidden_in = nn.Linear(width, hidden)
         self.hidden_out = nn.Linear(hidden, width)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.attention_norm, self.hidden_norm = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, query_PQD: Tensor, other_PJD: Tensor, used_PJ: Tensor, key: int) -> Tensor:
         """[P, Q, D]: the queries after attending to the used tokens of `other_PJD`.
@@ -66,20 +66,16 @@ class AttentionBlock(nn.Module):
         """
         rate = self.dropout if self.training else 0.0
         if self.norm_first:
-            query_normed = self._norm(0, query_PQD)
-            other_normed = query_normed if other_PJD is query_PQD else self._norm(0, other_PJD)
-            seen = self._attend(query_normed, other_normed, used_PJ)
-            query_PQD = query_PQD + dropped(seen, rate, key)
-            thought = self._think(self._norm(1, query_PQD), rate, key + 1)
+            asking = self.attention_norm(query_PQD)
+            asked = asking if other_PJD is query_PQD else self.attention_norm(other_PJD)
+            query_PQD = query_PQD + dropped(self._attend(asking, asked, used_PJ), rate, key)
+            thought = self._think(self.hidden_norm(query_PQD), rate, key + 1)
             return query_PQD + dropped(thought, rate, key + 2)
         seen = self._attend(query_PQD, other_PJD, used_PJ)
-        query_PQD = self._norm(0, query_PQD + dropped(seen, rate, key))
+        query_PQD = self.attention_norm(query_PQD + dropped(seen, rate, key))
         thought = self._think(query_PQD, rate, key + 1)
-        return self._norm(1, query_PQD + dropped(thought, rate, key + 2))
-
-    def _norm(self, number: int, x: Tensor) -> Tensor:
-        norm = self.norms[number]
-        return layer_norm(x, norm.normalized_shape, norm.weight, norm.bias)
+        result: Tensor = self.hidden_norm(query_PQD + dropped(thought, rate, key + 2))
+        return result
 
     def _attend(self, query_PQD: Tensor, other_PJD: Tensor, used_PJ: Tensor) -> Tensor:
         P, Q, D = query_PQD.shape
