@@ -19,10 +19,12 @@ class Preset:
 
     Attributes:
         about: one line for `--help` and for the list of presets.
+        name: of the model it is for, which need not be given then; "" for any.
         model, training, split: what differs from the defaults.
     """
 
     about: str
+    name: str = ""
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     split: dict[str, Any] = field(default_factory=dict)

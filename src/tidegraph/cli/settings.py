@@ -179,7 +179,12 @@ def merge(
     chosen = find_preset(preset) if preset else Preset("")
     from_preset = {"model": chosen.model, "training": chosen.training, "split": chosen.split}
     in_model = dict(from_file.get("model", {}))
-    name = model or in_model.pop("name", None) or "tgn"
+    name = model or in_model.pop("name", None) or chosen.name or "tgn"
+    if chosen.name and name != chosen.name:
+        raise SettingError(
+            f"preset {preset!r} is for the model {chosen.name}, and {name} was asked for: leave "
+            "one of them out"
+        )
     in_model.pop("name", None)
     model_class(name)
     layers = (

@@ -21,6 +21,7 @@ from tidegraph.models.base import INITIAL_SEED, TemporalModel
 from tidegraph.models.cawn import CAWN
 from tidegraph.models.dygformer import DyGFormer
 from tidegraph.models.graphmixer import GraphMixer
+from tidegraph.models.own import is_own, own_class
 from tidegraph.models.tcl import TCL
 from tidegraph.models.tgat import TGAT
 from tidegraph.models.tgn import TGN
@@ -53,7 +54,7 @@ class ModelSetting:
 
 
 def model_class(name: str) -> type[TemporalModel]:
-    """The class called `name`.
+    """The class called `name`, or a class of one's own file, `path/to/file.py:Class`.
 
     Raises:
         SettingError: no such model; the message lists those there are.
@@ -61,6 +62,8 @@ def model_class(name: str) -> type[TemporalModel]:
     >>> model_class("tgn").__name__
     'TGN'
     """
+    if is_own(name):
+        return own_class(name)
     if name not in MODELS:
         close = difflib.get_close_matches(name, MODELS, 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
