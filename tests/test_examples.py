@@ -43,7 +43,7 @@ def trips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_example(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
                  capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    if path.name == "flights.py":
+    if path.name in ("flights.py", "custom_model.py"):
         whole = tg.load_dataset("synthetic:wikipedia:0.01")
         small = tg.Events.from_arrays(
             whole.source[:100], whole.target[:100], whole.time[:100],

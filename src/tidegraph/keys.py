@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     SYNTHETIC = 6
     INITIAL_WEIGHTS = 7
     SHUFFLE = 8
+    WALK = 9
 
 
 def _mix(value: int) -> int:

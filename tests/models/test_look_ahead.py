@@ -17,10 +17,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 import tiny
-from tidegraph.models import TGN
+from every import candidate_scores, rewrite
 
 VARIANTS: list[dict[str, Any]] = [
     {"layers": 1},
@@ -31,49 +30,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"layers": 2, "strategy": "uniform", "neighbors": 2},
 ]
 variants = st.sampled_from(VARIANTS)
-
-
-def candidate_scores(stream: tiny.Stream, model: TGN, batch_size: int, event: int) -> Tensor:
-    """[1 + N]: the scores that `event`'s source gives its true target, then every node."""
-    prep = tiny.preparer(stream, model.history, batch_size)
-    last = event // batch_size
-    state = tiny.empty_state(model, stream.num_nodes)
-    every = np.arange(stream.num_nodes, dtype=np.int32)
-    with torch.no_grad():
-        for number in range(last + 1):
-            drawn = np.tile(every, (len(prep.plan.events(number)), 1))
-            logit_BC = tiny.step(model, state, prep.prepare(number, drawn))
-    return logit_BC[event - last * batch_size]
-
-
-def rewrite(
-    stream: tiny.Stream, draw: np.random.Generator, event: int, batch_size: int, inclusive: bool
-) -> tuple[tiny.Stream, int]:
-    """The stream with everything that `event` must not see made up anew: what follows it, and
-    (where history is strict) events of its own batch at its own time. Returns its new position."""
-    start = event - event % batch_size
-    now = stream.time[event]
-    rows = list(zip(stream.source, stream.target, stream.time, strict=True))
-
-    def any_pair(time: float) -> tuple[int, int, float]:
-        u, v = draw.integers(0, stream.num_nodes, 2).tolist()
-        return (u, v, time)
-
-    kept = []
-    for position in range(event):
-        tied = position >= start and rows[position][2] == now and not inclusive
-        if not tied:
-            kept.append(rows[position])
-        elif draw.random() < 0.7:  # altered, else deleted
-            kept.append(any_pair(now))
-    after = [
-        any_pair(now + int(step)) for step in np.sort(draw.integers(0, 4, draw.integers(0, 9)))
-    ]
-    rows = [*kept, rows[event], *after]
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    # No features: column 0 of a stream's features counts events, and positions have moved.
-    other = replace(stream, source=columns[0], target=columns[1], time=columns[2], feature_width=0)
-    return other, len(kept)
 
 
 @given(

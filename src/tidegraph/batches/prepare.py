@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tidegraph.batches import kernels
+from tidegraph.batches.beside import Asked, WalkPlan, list_encounters, share_nodes, take_walks
 from tidegraph.batches.plan import BatchPlan
 from tidegraph.batches.prepared import (
     Delivery,
@@ -50,6 +51,10 @@ class History:
         endpoints: the endpoints' seeds are prepared, for a state made of embeddings.
         delivery: None: mail waits at the endpoints. k: it is delivered at once, to the endpoints
             and their k latest neighbours, and none is pending.
+        met_within: also list everyone each root met in the last so many time units, or None.
+        shared: also count how often the nodes of a source's and a candidate's sequences occur in
+            both; takes one layer of neighbours.
+        walks: also walk back in time from each root, or None.
     """
 
     neighbors: tuple[int, ...] = (10,)
@@ -63,6 +68,9 @@ class History:
     seed_times: bool = False
     endpoints: bool = False
     delivery: int | None = None
+    met_within: float | None = None
+    shared: bool = False
+    walks: WalkPlan | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +208,13 @@ class Preparer:
         B, C = request.negative_BC.shape
         seeds, root_R = self._unique(request.seeds())
         roots, seed_count = seeds, len(seeds.node)
+        history, asked = self.history, self._asked(seeds, request)
+        met = walks = None
+        if history.met_within is not None:
+            met = list_encounters(asked, history.met_within)
+        if history.walks is not None:
+            key = make_key(self.seed, Purpose.WALK, request.epoch)
+            walks = take_walks(asked, history.walks, key, seeds.slots(), seeds.node)
 
         hops: list[_HopArrays] = []
         fanouts = self.history.neighbors
@@ -213,6 +228,8 @@ class Preparer:
         parts = [source_B, target_B, seeds.node]
         if fanouts:
             parts.append(neighbors.neighbor_SK.reshape(-1))
+        stop = sum(len(part) for part in parts)
+        parts += [found.nodes for found in (met, walks) if found is not None]
         node_X, time_X = np.concatenate(parts), _NONE
         if self.history.memory_time == "query":
             times = [
@@ -224,13 +241,16 @@ class Preparer:
             time_X = np.concatenate(times)
         first_U, row_X = _unique(node_X, time_X.view(np.int64), _NONE)
         node_U = node_X[first_U]
+        row_X, beside_X = row_X[:stop], row_X[stop:]
         if fanouts:
             hops.append(_HopArrays(neighbors, row_X[2 * B :], len(node_U)))
-        elif not self.history.seed_times:
+        elif walks is None and not self.history.seed_times:
             root_R, seed_count = row_X[2 * B :][root_R], len(node_U)
         hops.reverse()
 
         event_parts = [hop.neighbors.event_SK for hop in hops]
+        if walks is not None:
+            event_parts.append(walks.event_SML)
         mail = (
             self._mail(node_U, time_X[first_U] if len(time_X) else _NONE, request)
             if self._mail_waits
@@ -262,7 +282,16 @@ class Preparer:
             seeds=self._seeds(roots, row_X[2 * B : 2 * B + len(roots.node)], len(node_U), mail),
             ends=self._ends(writes, row_X[:B], row_X[B : 2 * B], root_R, len(node_U)),
             delivery=None if delivery is None else delivery.build(event_rows[-1]),
-        )
+            met=None if met is None else met.build(beside_X[: len(met.nodes)], len(node_U)),
+            shared=share_nodes(hops[-1].node_SJ(), root_R, B) if history.shared else None,
+            walks=None if walks is None else walks.build(
+                beside_X[len(beside_X) - len(walks.nodes) :], event_rows[len(hops)], root_R, B
+            ),
+        )  # fmt: skip
+
+    def _asked(self, seeds: _Seeds, request: _Request) -> Asked:
+        before = request.neighbors_before if seeds.bound is None else seeds.bound
+        return Asked(self.index, seeds.node, seeds.time, before, request.inclusive)
 
     def _unique(self, seeds: _Seeds) -> tuple[_Seeds, np.ndarray]:
         """The distinct seeds and, for each of the given ones, its number (-1 for padding)."""
@@ -513,6 +542,14 @@ class _HopArrays:
     neighbors: Neighbors
     row_X: np.ndarray
     table_rows: int
+
+    def node_SJ(self) -> np.ndarray:
+        """[S, K + 1] rows of each seed's node and its neighbours, newest first; padding -1."""
+        S, K = self.neighbors.neighbor_SK.shape
+        slot_SK = self.neighbors.count_S[:, None] - 1 - np.arange(K)
+        row_SK = np.take_along_axis(self.row_X[S:].reshape(S, K), np.maximum(slot_SK, 0), axis=1)
+        row_SK = np.where(slot_SK >= 0, row_SK, -1)
+        return np.concatenate([self.row_X[:S, None], row_SK], axis=1).astype(np.int32)
 
     def build(self, event_SK: np.ndarray) -> Hop:
         S, K = self.neighbors.neighbor_SK.shape

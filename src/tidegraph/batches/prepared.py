@@ -6,8 +6,8 @@ parameters, and nothing in execution looks at the index.
 
 Shape legend: B positive events, C negatives per event, S seeds (unique (node, time) pairs) of a
 hop, K slots per seed, R rows of the table a hop reads, U unique nodes, M nodes with pending mail,
-L mails, W nodes written, P partners, V nodes that mail is delivered to, E rows of the event-feature
-table.
+L mails, W nodes written, P partners or pairs (B (1 + C)), V nodes that mail is delivered to, E rows
+of the event-feature table.
 """
 
 from __future__ import annotations
@@ -146,6 +146,66 @@ class Delivery:
 
 
 @dataclass(frozen=True, eq=False)
+class Encounters:
+    """Everyone each root met within a window of time, however many (`History.met_within`).
+
+    Attributes:
+        indptr_S1: int32 [S + 1], borders of the seeds of the last hop.
+        neighbor_X: int32 [X], rows among the U unique nodes, oldest first, once per event.
+        uses: transpose of `neighbor_X`.
+    """
+
+    indptr_S1: Tensor
+    neighbor_X: Tensor
+    uses: Uses
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """How often the nodes of a seed's sequence occur in its own and in a partner's sequence.
+
+    A sequence is the seed's node, then its K neighbours, newest first: K + 1 places. A pair is a
+    source with one of its candidates, event by event, the true target first. Padding counts 0.
+
+    Attributes:
+        own_SJ: int32 [S, K + 1], occurrences in the sequence itself.
+        across_P2J: int32 [P, 2, K + 1], of the source's nodes in the candidate's sequence, and of
+            the candidate's in the source's.
+    """
+
+    own_SJ: Tensor
+    across_P2J: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class WalkSets:
+    """Walks back in time from each seed, and where their nodes stand in them (`History.walks`).
+
+    A walk is the seed's node (position 0) and up to L steps. Padding after a walk's end holds row
+    0, event 0, difference 0 and counts 0.
+
+    Attributes:
+        self_S: int32 [S], the seeds' rows among the U unique nodes.
+        node_SML: int32 [S, M, L], rows among the U unique nodes.
+        event_SML: int32 [S, M, L], rows in the batch's event-feature table.
+        delta_SML: float32 [S, M, L], time since a step's event, from where the step began.
+        length_SM: int32 [S, M], steps of each walk.
+        own_SMII: float32 [S, M, L + 1, L + 1], for a walk's position, the share of the seed's walks
+            that have its node in each position.
+        across_P2MII: float32 [P, 2, M, L + 1, L + 1], the same share among the partner's walks, for
+            both sides of each pair (as in `Shared`).
+    """
+
+    self_S: Tensor
+    node_SML: Tensor
+    event_SML: Tensor
+    delta_SML: Tensor
+    length_SM: Tensor
+    own_SMII: Tensor
+    across_P2MII: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class PreparedBatch:
     """One batch, ready to execute against state version `version`.
 
@@ -168,6 +228,7 @@ class PreparedBatch:
         seeds, ends, delivery: None for models whose `History` does not ask for them.
         event_E: int32 [E], ids of the events whose features the batch uses, where only those are
             in `features`; None where `features` is the whole store.
+        met, shared, walks: what `History` asks for beside hops, or None.
 
     A batch may be *deferred*: its rows of features are named, not copied (`features` and
     `node_features` have no rows), because a device may hold some of them already.
@@ -190,6 +251,9 @@ class PreparedBatch:
     seeds: Seeds | None = None
     ends: Ends | None = None
     delivery: Delivery | None = None
+    met: Encounters | None = None
+    shared: Shared | None = None
+    walks: WalkSets | None = None
 
     @property
     def size(self) -> int:

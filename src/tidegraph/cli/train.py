@@ -37,6 +37,7 @@ from tidegraph.cli.warm_up import warm_up
 from tidegraph.errors import CheckpointError, SettingError, shown
 from tidegraph.events import Split
 from tidegraph.models import MODELS, build_model
+from tidegraph.models.own import short_name
 from tidegraph.presets import PRESETS
 from tidegraph.report.comparison import Scored, evaluate_baselines, scored
 from tidegraph.report.console import ConsoleListener, Printer
@@ -73,7 +74,11 @@ def train(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help=f"which model: {', '.join(MODELS)} (default tgn)")
+        str | None,
+        typer.Option(
+            help=f"which model: {', '.join(MODELS)}; or a class of your own, file.py:Class "
+            "(default tgn)"
+        ),
     ] = None,
     preset: Annotated[str | None, typer.Option(help=_PRESET_HELP)] = None,
     config: Annotated[
@@ -284,7 +289,7 @@ def _run(job: Job, printer: Printer, seconds: dict[str, float]) -> Outcome:
     directory = job.directory
     if directory is None:
         today = datetime.date.today().isoformat()
-        named = job.name or f"{today}-{job.opened.name}-{job.settings.model}"
+        named = job.name or f"{today}-{job.opened.name}-{short_name(job.settings.model)}"
         directory = new_directory(job.out / named)
         job = replace(job, opened=keep_events(job.opened, directory))
     try:
@@ -334,7 +339,7 @@ def _train_and_test(
             before = time.perf_counter()
             baselines = evaluate_baselines(run, test)
             seconds["baselines"] = time.perf_counter() - before
-            rows = (scored(settings.model.upper(), evaluation), *baselines)
+            rows = (scored(short_name(settings.model).upper(), evaluation), *baselines)
     run.save()
     seconds["total"] = time.time() - started
     return Outcome(run, directory, rows, seconds)

@@ -3,7 +3,10 @@
 from tidegraph.models.apan import APAN
 from tidegraph.models.base import Encoded, TemporalModel
 from tidegraph.models.baselines import BASELINES, build_baseline
+from tidegraph.models.cawn import CAWN
+from tidegraph.models.dygformer import DyGFormer
 from tidegraph.models.dyrep import DyRep
+from tidegraph.models.graphmixer import GraphMixer
 from tidegraph.models.jodie import JODIE
 from tidegraph.models.registry import (
     MODELS,
@@ -13,16 +16,23 @@ from tidegraph.models.registry import (
     model_class,
     model_settings,
 )
+from tidegraph.models.tcl import TCL
+from tidegraph.models.tgat import TGAT
 from tidegraph.models.tgn import TGN
 
 __all__ = [
     "APAN",
     "BASELINES",
+    "CAWN",
     "JODIE",
     "MODELS",
+    "TCL",
+    "TGAT",
     "TGN",
+    "DyGFormer",
     "DyRep",
     "Encoded",
+    "GraphMixer",
     "ModelSetting",
     "TemporalModel",
     "about_model",

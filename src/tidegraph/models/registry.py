@@ -19,8 +19,14 @@ from tidegraph.errors import SettingError, shown
 from tidegraph.events.core import Schema
 from tidegraph.models.apan import APAN
 from tidegraph.models.base import INITIAL_SEED, TemporalModel
+from tidegraph.models.cawn import CAWN
+from tidegraph.models.dygformer import DyGFormer
 from tidegraph.models.dyrep import DyRep
+from tidegraph.models.graphmixer import GraphMixer
 from tidegraph.models.jodie import JODIE
+from tidegraph.models.own import is_own, own_class
+from tidegraph.models.tcl import TCL
+from tidegraph.models.tgat import TGAT
 from tidegraph.models.tgn import TGN
 
 _TOO_LARGE = 2**31
@@ -29,6 +35,11 @@ MODELS: dict[str, type[TemporalModel]] = {
     "jodie": JODIE,
     "dyrep": DyRep,
     "apan": APAN,
+    "tgat": TGAT,
+    "graphmixer": GraphMixer,
+    "dygformer": DyGFormer,
+    "tcl": TCL,
+    "cawn": CAWN,
 }
 """Trainable models by the name the command line uses."""
 
@@ -49,7 +60,7 @@ class ModelSetting:
 
 
 def model_class(name: str) -> type[TemporalModel]:
-    """The class called `name`.
+    """The class called `name`, or a class of one's own file, `path/to/file.py:Class`.
 
     Raises:
         SettingError: no such model; the message lists those there are.
@@ -57,6 +68,8 @@ def model_class(name: str) -> type[TemporalModel]:
     >>> model_class("tgn").__name__
     'TGN'
     """
+    if is_own(name):
+        return own_class(name)
     if name not in MODELS:
         close = difflib.get_close_matches(name, MODELS, 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""

@@ -25,6 +25,7 @@ from tidegraph.errors import SettingError
 from tidegraph.ops import attention_kernels, cells, memory_kernels, reference, triton_backend
 from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.products import product
+from tidegraph.ops.time_rows import needs_gradient, time_rows
 
 _BACKENDS = ("auto", "cpu", "triton", "reference")
 _backend = "auto"
@@ -83,6 +84,8 @@ def time_code(delta: Tensor, weight_T: Tensor, bias_T: Tensor) -> Tensor:
     """
     if (device_ops := _triton(weight_T)) is not None:
         return device_ops.time_code(delta, weight_T, bias_T)  # type: ignore[no-any-return]
+    if _fast(weight_T) and not needs_gradient(weight_T, bias_T):
+        return time_rows(delta, weight_T, bias_T)
     return reference.time_code(delta, weight_T, bias_T)
 
 

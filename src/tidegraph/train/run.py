@@ -22,6 +22,7 @@ from tidegraph.events.core import EventRange, Events, Schema
 from tidegraph.events.store import open_events
 from tidegraph.events.units import shown_time
 from tidegraph.models import MODELS, TemporalModel, build_model
+from tidegraph.models.own import check_outside, is_own
 from tidegraph.state import NodeState
 from tidegraph.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tidegraph.train.contents import (
@@ -451,7 +452,9 @@ def _model_of(checkpoint: Checkpoint, given: TemporalModel | None, path: Path) -
     """The checkpoint's model, with its weights; `given` is used where it is the same model."""
     named, schema = checkpoint.about["model"], dict(checkpoint.about["schema"])
     schema["feature_names"] = tuple(schema["feature_names"])
-    if given is None and named["name"] not in MODELS:
+    if given is None and is_own(named["name"]):
+        check_outside(named["name"], path)
+    elif given is None and named["name"] not in MODELS:
         raise CheckpointError(
             f"{path} is of the model {named['name']}, which is not one of {', '.join(MODELS)}: "
             "give an untrained one, load_run(..., model=...), built with "

@@ -1,0 +1,68 @@
+"""A seed's latest events as a row of tokens, newest first: what sequence models read.
+
+Counted from the newest, a position means the same for every seed, however long its history.
+
+Shape legend: S seeds, K slots, T time-code width, F event-feature width, G node-feature width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tidegraph.batches.prepared import Hop, PreparedBatch
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Which event, partner and time difference each token stands for; padding is row 0 and 0.
+
+    Attributes:
+        used_SK: bool, real tokens; they come first.
+        event_SK: int64, rows of the event-feature table.
+        neighbor_SK: int64, rows of the unique nodes.
+        delta_SK: float32, query time minus event time.
+    """
+
+    used_SK: Tensor
+    event_SK: Tensor
+    neighbor_SK: Tensor
+    delta_SK: Tensor
+
+
+def newest_first(hop: Hop) -> Tokens:
+    """The hop's slots from the latest event back, as wide as the longest history needs."""
+    K = max(int(hop.count_S.max()) if len(hop.count_S) else 0, 1)
+    return take_tokens(hop, min(K, hop.neighbor_SK.shape[1]))
+
+
+def take_tokens(hop: Hop, width: int) -> Tokens:
+    """The hop's latest `width` slots, newest first."""
+    place_K = torch.arange(width, device=hop.count_S.device)
+    slot_SK = hop.count_S.unsqueeze(1).long() - 1 - place_K
+    used_SK = slot_SK >= 0
+    slot_SK = slot_SK.clamp(0)
+
+    def taken(value_SK: Tensor) -> Tensor:
+        # Padding may hold anything, NaN included: it is replaced, not multiplied by zero.
+        return value_SK.gather(1, slot_SK).masked_fill(~used_SK, 0)
+
+    return Tokens(
+        used_SK, taken(hop.event_SK).long(), taken(hop.neighbor_SK).long(), taken(hop.delta_SK)
+    )
+
+
+def event_rows(batch: PreparedBatch, event: Tensor, used: Tensor, like: Tensor) -> Tensor:
+    """[..., F] event features of tokens, zeros where a token is not used; in `like`'s type."""
+    if not batch.features.shape[1]:
+        return like.new_empty(*event.shape, 0)
+    return batch.features[event].to(like.dtype).masked_fill(~used.unsqueeze(-1), 0.0)
+
+
+def node_rows(batch: PreparedBatch, like: Tensor) -> Tensor:
+    """[U, G] features of the batch's nodes; G = 0 where the data has none."""
+    if batch.node_features is None:
+        return like.new_empty(len(batch.node_U), 0)
+    return batch.node_features

@@ -1,0 +1,54 @@
+"""Time codes as a matrix, for models that need them as tokens; the fixed code's fast path on a CPU.
+
+Shape legend: X differences, T time-code width.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from tidegraph._jit import kernel
+from tidegraph.ops.row_kernels import padded
+from tidegraph.ops.time_kernels import split_turns, time_code
+
+_BLOCK = 256
+
+
+@kernel()
+def _block(first, last, delta_X, weight_T, bias_T, out_XT):  # type: ignore[no-untyped-def]
+    T = weight_T.shape[0]
+    turns_4P = np.empty((4, padded(T)), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_4P)
+    row_P = np.empty(padded(T), out_XT.dtype)
+    for x in range(first, last):
+        time_code(row_P, delta_X[x], turns_4P, limits, weight_T, bias_T)
+        for j in range(T):
+            out_XT[x, j] = row_P[j]
+
+
+@kernel(parallel=True)
+def _rows(delta_X, weight_T, bias_T, out_XT):  # type: ignore[no-untyped-def]
+    X = delta_X.shape[0]
+    for block in numba.prange((X + _BLOCK - 1) // _BLOCK):
+        first = block * _BLOCK
+        _block(first, min(X, first + _BLOCK), delta_X, weight_T, bias_T, out_XT)
+
+
+def time_rows(delta: Tensor, weight_T: Tensor, bias_T: Tensor) -> Tensor:
+    """`ops.time_code` without gradients, by the kernels that attention uses."""
+    out = weight_T.new_empty(*delta.shape, len(weight_T))
+    _rows(
+        delta.contiguous().view(-1).numpy(),
+        weight_T.detach().numpy(),
+        bias_T.detach().numpy(),
+        out.view(-1, len(weight_T)).numpy(),
+    )
+    return out
+
+
+def needs_gradient(weight_T: Tensor, bias_T: Tensor) -> bool:
+    """Whether a time code's parameters are being learned."""
+    return torch.is_grad_enabled() and (weight_T.requires_grad or bias_T.requires_grad)
