@@ -102,10 +102,10 @@ def test_every_weight_learns_along_the_slope(name: str) -> None:
         for number in range(2):
             tiny.step(model, state, prep.prepare(number, tiny.negatives(prep, number)))
     batch = tiny.in_precision(prep.prepare(2, tiny.negatives(prep, 2)), model)
-    memory_UD, mail_UD = state.read(batch)
+    rows = state.read(batch)
 
     def loss() -> torch.Tensor:
-        logit_BC = model(batch, memory_UD, mail_UD)[0]
+        logit_BC = model(batch, *rows)[0]
         return torch.nn.functional.softplus(logit_BC).sum() - logit_BC[:, 0].sum()
 
     loss().backward()

@@ -6,8 +6,11 @@ from tidegraph.models.baselines import BASELINES, build_baseline
 from tidegraph.models.cawn import CAWN
 from tidegraph.models.dygformer import DyGFormer
 from tidegraph.models.dyrep import DyRep
+from tidegraph.models.edgebank import EdgeBank
 from tidegraph.models.graphmixer import GraphMixer
 from tidegraph.models.jodie import JODIE
+from tidegraph.models.popularity import Popularity
+from tidegraph.models.recency import Recency
 from tidegraph.models.registry import (
     MODELS,
     ModelSetting,
@@ -31,9 +34,12 @@ __all__ = [
     "TGN",
     "DyGFormer",
     "DyRep",
+    "EdgeBank",
     "Encoded",
     "GraphMixer",
     "ModelSetting",
+    "Popularity",
+    "Recency",
     "TemporalModel",
     "about_model",
     "build_baseline",
