@@ -47,6 +47,41 @@ PRESETS: dict[str, Preset] = {
     ),
 }  # fmt: skip
 
+_AS_PUBLISHED: dict[str, Any] = {
+    "training": {"batch_size": 200, "epochs": 50, "learning_rate": 1e-4, "patience": 5,
+                 "evaluation_batch_size": 200},
+    "split": {"val": 0.15, "test": 0.15, "hidden_nodes": 0.1},
+}  # fmt: skip
+"""How the field's comparisons train models without memory, whatever the data."""
+
+
+def _published(model: str, about: str, **settings: Any) -> Preset:
+    return Preset(about, name=model, model=settings, **_AS_PUBLISHED)
+
+
+_TGAT: dict[str, Any] = {"neighbors": 20, "layers": 2, "heads": 2, "strategy": "recent"}
+_MIXER: dict[str, Any] = {"layers": 2, "token_factor": 0.5, "channel_factor": 4.0}
+_DYG: dict[str, Any] = {"channel": 50, "layers": 2, "heads": 2}
+PRESETS |= {
+    "tgat": _published("tgat", "TGAT as published", dropout=0.1, **_TGAT),
+    "tgat-enron": _published("tgat", "TGAT as published for Enron", dropout=0.2, **_TGAT),
+    "graphmixer": _published(
+        "graphmixer", "GraphMixer as published", neighbors=30, dropout=0.5, **_MIXER
+    ),
+    "graphmixer-uci": _published(
+        "graphmixer", "for CollegeMsg", neighbors=20, dropout=0.4, **_MIXER
+    ),
+    "graphmixer-enron": _published("graphmixer", "for Enron", neighbors=20, dropout=0.5, **_MIXER),
+    "dygformer": _published(
+        "dygformer", "DyGFormer as published", length=32, patch=1, dropout=0.1, **_DYG
+    ),
+    "dygformer-enron": _published(
+        "dygformer", "for Enron", length=256, patch=8, dropout=0.0, **_DYG
+    ),
+    "tcl": _published("tcl", "TCL as published", neighbors=20, layers=2, heads=2, dropout=0.1),
+    "cawn": _published("cawn", "CAWN as published", walks=64, steps=2, bias=1e-6, dropout=0.1),
+}
+
 
 def find_preset(name: str) -> Preset:
     """The preset called `name`.
