@@ -85,12 +85,15 @@ class TemporalModel(nn.Module):
             cannot move on before the batch's endpoints are embedded.
         settings: the constructor's arguments (without `schema`), defaults filled in; what a
             checkpoint needs to build the model again.
+        rows_alone: while scoring, `encode` treats each row by itself to the bit: it uses operators of
+            `tidegraph.ops` (`ops.linear` for `nn.Linear`) and what works element by element.
         precision: "fp32", or "bf16" for matrix products of rounded factors.
     """
 
     name: ClassVar[str] = ""
     memory_from_embeddings: ClassVar[bool] = False
     settings: dict[str, Any]
+    rows_alone: bool = False
     precision: str = "fp32"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -146,6 +149,14 @@ class TemporalModel(nn.Module):
         if encoded.sent_SD is not None and batch.ends is not None:
             sent_PD = encoded.sent_SD.index_select(0, batch.ends.partner_seed_P)
         return memory_writes(batch.writes, encoded.memory_UD, sent_PD)
+
+    def evolve(self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor) -> Tensor:
+        """[U, D] updated memory alone, as `encode` makes it; `batch` may come without hops.
+
+        A model that has it, and whose rows stand alone, is evaluated many batches at once: memory
+        goes ahead, aggregation follows for all of them. A model without memory needs none.
+        """
+        raise NotImplementedError
 
     def decode(self, batch: PreparedBatch, seed_SD: Tensor) -> Tensor:
         """Logits [B, 1 + C] of each source with its candidates, the true target first."""

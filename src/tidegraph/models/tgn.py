@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tidegraph import ops
 from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import SettingError
@@ -144,6 +145,7 @@ class TGN(TemporalModel):
         self.projection = (
             TimeProjection(memory, first_target) if embedding_module == "time" else None
         )
+        self.rows_alone = embedding_module == "attention"
         self.static = static
         self.static_projection = nn.Linear(static, memory, bias=False) if static else None
         if static:
@@ -162,15 +164,13 @@ class TGN(TemporalModel):
 
     def encode(self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor) -> Encoded:
         """Update memory, then attend, innermost layer first."""
-        assert batch.mail is not None
-        updated_UD = self.memory_cell(
-            memory_UD, mail_UD, batch.mail, batch.features, self.time_code
-        )
+        updated_UD = self.evolve(batch, memory_UD, mail_UD)
         table_RD = updated_UD
         if self.node_projection is not None:
-            table_RD = updated_UD + self.node_projection(batch.node_features)
+            assert batch.node_features is not None
+            table_RD = updated_UD + ops.linear(batch.node_features, self.node_projection)
         if self.static_projection is not None:
-            table_RD = table_RD + self.static_projection(self._static(batch.node_U))
+            table_RD = table_RD + ops.linear(self._static(batch.node_U), self.static_projection)
         if self.projection is not None:
             return Encoded(self.projection(table_RD, batch), updated_UD)
         for depth, (layer, hop) in enumerate(zip(self.attention, batch.hops, strict=True)):
@@ -182,3 +182,11 @@ class TGN(TemporalModel):
         known = len(self.static_NQ)
         row_UQ = self.static_NQ.index_select(0, node_U.clamp(max=known - 1))
         return row_UQ * (node_U < known).unsqueeze(1)
+
+    def evolve(self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor) -> Tensor:
+        """The memory cell over the pending mail."""
+        assert batch.mail is not None
+        updated_UD: Tensor = self.memory_cell(
+            memory_UD, mail_UD, batch.mail, batch.features, self.time_code
+        )
+        return updated_UD

@@ -9,7 +9,7 @@ from tidegraph.ops.functions import (
 )
 from tidegraph.ops.layer import LayerWeights, attention_layer
 from tidegraph.ops.links import link_loss, link_scores
-from tidegraph.ops.products import use_precision
+from tidegraph.ops.products import linear, use_precision, use_scoring
 from tidegraph.ops.projection import time_projection
 from tidegraph.ops.segment import (
     RaggedHop,
@@ -27,6 +27,7 @@ __all__ = [
     "attention_layer",
     "edge_softmax",
     "gather_rows",
+    "linear",
     "link_loss",
     "link_scores",
     "memory_update",
@@ -40,4 +41,5 @@ __all__ = [
     "transpose",
     "use_backend",
     "use_precision",
+    "use_scoring",
 ]

@@ -21,7 +21,8 @@ from torch import Tensor
 from tidegraph.batches.prepared import Hop
 from tidegraph.ops import attention_kernels, functions
 from tidegraph.ops.dropout import keep_mask, relu_dropout_
-from tidegraph.ops.products import batched_product, product
+from tidegraph.ops.products import batched_product, precision, product, scores_exactly
+from tidegraph.ops.shared_layer import shared_layer
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,9 @@ def attention_layer(
     """
     if not functions._fast(table_RD):
         return composed(table_RD, weights, hop, features_EF, dropout, key)
+    # Never by the size of the batch: each path has its own rounding.
+    if not dropout and precision() == "fp32" and scores_exactly(table_RD):
+        return shared_layer(table_RD, weights, hop, features_EF)
     key -= (key & 1 << 63) << 1  # signed: PyTorch's profiler records int64 arguments
     # One by one: autograd sees tensors only as arguments of their own.
     result: Tensor = _AttentionLayer.apply(  # type: ignore[no-untyped-call]

@@ -51,6 +51,32 @@ def score(source_BD, target_XD, output_D, bias, logit_BX):  # type: ignore[no-un
         _score_block(first, min(B, first + _BLOCK), source_BD, target_XD, output_D, bias, logit_BX)
 
 
+@kernel(sums=True)
+def _score_seeds_block(first, last, source_BD, seed_SD, seed_X, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
+    B, D = source_BD.shape
+    C = logit_BX.shape[1] - 1
+    zero = output_D.dtype.type(0)
+    for b in range(first, last):
+        for c in range(C + 1):
+            s = seed_X[b if c == 0 else B + b * C + c - 1]
+            total = bias
+            for j in range(D):
+                total += output_D[j] * max(source_BD[b, j] + seed_SD[s, j], zero)
+            logit_BX[b, c] = total
+
+
+@kernel(parallel=True)
+def score_seeds(source_BD, seed_SD, seed_X, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
+    """As `score`, each candidate's row of `seed_SD` named by `seed_X`."""
+    B = source_BD.shape[0]
+    blocks = (B + _BLOCK - 1) // _BLOCK
+    for block in numba.prange(blocks):
+        first = block * _BLOCK
+        _score_seeds_block(
+            first, min(B, first + _BLOCK), source_BD, seed_SD, seed_X, output_D, bias, logit_BX
+        )
+
+
 @kernel(contract=True)
 def _score_backward_block(  # type: ignore[no-untyped-def]
     first, last, source_BD, target_XD, output_D, grad_BX, grad_source_BD, grad_target_XD,
@@ -189,9 +215,14 @@ def _scores_by_seed(
     seed_U, row_B = torch.unique(root_R[:B], return_inverse=True)
     source_BD = product(seed_SD[seed_U.long()], source.t(), source_bias)[row_B]
     projected_SD = product(seed_SD, target.t())
-    target_XD = projected_SD.new_empty(len(root_R) - B, projected_SD.shape[1])
-    attention_kernels.gather_into(projected_SD.numpy(), root_R[B:].numpy(), target_XD.numpy())
-    return _score(source_BD, target_XD, output, output_bias)
+    logit_BX = source_BD.new_empty(B, len(root_R) // max(B, 1) - 1)
+    output_D = output.detach().view(-1).numpy()
+    bias = output_D.dtype.type(float(output_bias.detach()))
+    score_seeds(
+        source_BD.numpy(), projected_SD.numpy(), root_R[B:].numpy(), output_D, bias,
+        logit_BX.numpy(),
+    )  # fmt: skip
+    return logit_BX
 
 
 def _score(source_BD: Tensor, target_XD: Tensor, output: Tensor, output_bias: Tensor) -> Tensor:

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tidegraph.errors import SettingError
+from tidegraph.ops.row_products import row_product
 
 PRECISIONS = ("fp32", "bf16")
 _precision = "fp32"
+_scoring = "exact"
 
 
 @contextmanager
@@ -44,6 +46,39 @@ def precision() -> str:
     return _precision
 
 
+@contextmanager
+def use_scoring(name: str) -> Iterator[None]:
+    """How scoring (inference mode, float32, on a CPU) multiplies inside a `with` block.
+
+    "exact", the default: a row's result does not depend on the rows beside it, to the bit, and what
+    seeds share is computed once. "plain": the operators of training.
+
+    Raises:
+        SettingError: the name is neither.
+
+    >>> with use_scoring("plain"):
+    ...     pass
+    """
+    global _scoring
+    if name not in ("exact", "plain"):
+        raise SettingError(f"scoring={name!r}: expected 'exact' or 'plain'")
+    previous, _scoring = _scoring, name
+    try:
+        yield
+    finally:
+        _scoring = previous
+
+
+def scores_exactly(like: Tensor) -> bool:
+    """This product is part of scoring, where rows must not depend on the rows beside them."""
+    return (
+        torch.is_inference_mode_enabled()
+        and _scoring == "exact"
+        and like.dtype == torch.float32
+        and like.device.type == "cpu"
+    )
+
+
 def factor(matrix: Tensor) -> Tensor:
     """`matrix` as it enters products: itself, or rounded to bfloat16."""
     if _precision == "fp32" or matrix.dtype == torch.float64:
@@ -65,13 +100,25 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None
         found = found if bias is None else found + bias
         return found if out is None else out.copy_(found)
     a, b = factor(a), factor(b)
+    if scores_exactly(a):
+        return row_product(a, b, bias, out)
     if bias is None:
         return torch.mm(a, b, out=out) if out is not None else torch.mm(a, b)
     return torch.addmm(bias, a, b, out=out) if out is not None else torch.addmm(bias, a, b)
 
 
+def linear(rows: Tensor, layer: nn.Linear) -> Tensor:
+    """`layer(rows)` for a matrix of rows; while scoring, each row by itself (`use_scoring`)."""
+    if not scores_exactly(rows):
+        result: Tensor = layer(rows)
+        return result
+    return row_product(rows, layer.weight.t(), layer.bias)
+
+
 def batched_product(a: Tensor, b: Tensor) -> Tensor:
     """[N, I, K] = a[n] @ b[n] of [N, I, J] and [N, J, K]."""
+    if scores_exactly(a):
+        return torch.stack([product(a_IJ, b_JK) for a_IJ, b_JK in zip(a, b, strict=True)])
     return _rounded(a, b) if _on_tensor_cores(a) else torch.bmm(factor(a), factor(b))
 
 

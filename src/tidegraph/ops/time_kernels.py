@@ -76,6 +76,36 @@ def time_slope(out_KX, i, start, delta, turns_4X, limits, weight_T, bias_T):  # 
 
 
 @kernel()
+def time_circle(  # type: ignore[no-untyped-def]
+    out_KY, i, delta, turns_4X, limits, weight_T, bias_T, scratch_2X
+):
+    """Both at once, side by side: out[i, j] = cos(weight[j] * delta + bias[j]), and from X on
+    -sin(...)."""
+    X = turns_4X.shape[1]
+    d, row = np.float64(delta), np.uintp(i)
+    if abs(d) < limits[1]:
+        _plain_circle(out_KY, row, np.float32(d), turns_4X)
+        return
+    time_code(scratch_2X, 0, 0, delta, turns_4X, limits, weight_T, bias_T)
+    time_slope(scratch_2X, 1, 0, delta, turns_4X, limits, weight_T, bias_T)
+    for j in range(X):
+        out_KY[row, j] = scratch_2X[0, j]
+        out_KY[row, X + j] = scratch_2X[1, j]
+
+
+@kernel()  # without flags, as below
+def _plain_circle(out_KY, row, d, turns_4X):  # type: ignore[no-untyped-def]
+    X = np.uintp(turns_4X.shape[1])
+    for k in range(X):
+        j = np.uintp(k)
+        whole = d * turns_4X[0, j]
+        rest: Any = fma(d, turns_4X[1, j], fma(d, turns_4X[0, j], -whole))
+        part = (whole - nearest(whole)) + rest
+        out_KY[row, j] = cosine_of_turns32(part)
+        out_KY[row, X + j] = cosine_of_turns32(part + np.float32(0.25))
+
+
+@kernel()
 def _code(out_KX, i, start, delta, shift, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
     # Whole matrices and unsigned places: a slice counts references, atomically, and a signed place
     # might be counted from the end, which keeps loops from becoming vectors.

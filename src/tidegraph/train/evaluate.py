@@ -3,6 +3,7 @@
 Every batch is scored from the state before it, then written (streaming history), so validation
 continues from the end of training and test from the end of validation. With history frozen at the
 start of the phase nothing is written while scoring; the state moves past the phase afterwards.
+Where that changes no bit, many batches are scored at once (`train/joint.py`).
 
 Shape legend: B events, C candidates per event.
 """
@@ -10,6 +11,7 @@ Shape legend: B events, C candidates per event.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +27,15 @@ from tidegraph.events.core import Events
 from tidegraph.models.base import TemporalModel
 from tidegraph.state import NodeState
 from tidegraph.train.executor import EagerExecutor
+from tidegraph.train.joint import (
+    JointScorer,
+    MemorySteps,
+    Piece,
+    Scorer,
+    SingleScorer,
+    joins,
+    steps_alone,
+)
 from tidegraph.train.metrics import Metrics, PairScores, Protocol, RankScores, lead
 from tidegraph.train.scale import why_diverged
 from tidegraph.train.settings import TrainSettings
@@ -152,6 +163,7 @@ def evaluate(
     plan: EvaluationPlan,
     *,
     listener: Listener | None = None,
+    joint: bool = True,
 ) -> Evaluation:
     """Score a phase of the stream, starting from `state`, which moves forward with it.
 
@@ -162,6 +174,7 @@ def evaluate(
         stream: its plan contains the phase.
         phase: name of the phase.
         plan: what to measure.
+        joint: score many batches at once where that gives the same bits; off, batch by batch.
 
     Raises:
         SettingError: scores that are no numbers, since training has diverged.
@@ -170,17 +183,19 @@ def evaluate(
     started = time.perf_counter()
     batches = stream.phase(phase)
     times = StageTimes()
-    executor = EagerExecutor(model, state, times=times, transfer=stream.transfer)
     everything, inductive = _Collector(), _Collector()
     events = int(sum(len(stream.plan.events(number)) for number in batches.batches))
     listener.started(phase, None, events)
     was_training = model.training
     model.eval()
     try:
-        for number in batches.batches:
-            as_of = batches.first if plan.frozen else None
-            scores = _score_batch(executor, stream, number, plan, as_of, times)
-            event_B = stream.plan.events(number)
+        as_of = batches.first if plan.frozen else None
+        scorer: Scorer = SingleScorer(
+            EagerExecutor(model, state, times=times, transfer=stream.transfer)
+        )
+        if joint and joins(model, state, stream):
+            scorer = JointScorer(model, state, stream, times)
+        for event_B, scores in _scores(scorer, stream, batches.batches, plan, as_of, times):
             everything.add(scores, np.ones(len(event_B), bool))
             if plan.only is not None:
                 inductive.add(scores, plan.only[event_B])
@@ -202,49 +217,87 @@ def evaluate(
         unseen = inductive.result(plan, replace(protocol, setting=setting))
     seconds = time.perf_counter() - started
     listener.finished(phase, None, {"events/s": events / max(seconds, 1e-9), **metrics.values()})
-    return Evaluation(metrics, unseen, executor.state, seconds, events, dict(times.seconds))
+    return Evaluation(metrics, unseen, state, seconds, events, dict(times.seconds))
 
 
 def advance(model: TemporalModel, state: NodeState, stream: Stream, phase: str) -> None:
     """Move `state` past a phase of the stream without scoring."""
-    executor = EagerExecutor(model.eval(), state, transfer=stream.transfer)
+    model.eval()
+    if steps_alone(model, state, stream):
+        steps = MemorySteps(model, state, stream)
+        for number in stream.phase(phase).batches:
+            steps.step_to(number)
+        return
+    executor = EagerExecutor(model, state, transfer=stream.transfer)
     for number in stream.phase(phase).batches:
         nothing = np.empty((len(stream.plan.events(number)), 0), np.int32)
         executor.advance(stream.preparer.prepare(number, nothing))
 
 
-def _score_batch(
-    executor: EagerExecutor,
+def _scores(
+    scorer: Scorer,
     stream: Stream,
-    number: int,
+    numbers: range,
     plan: EvaluationPlan,
     as_of: int | None,
     times: StageTimes,
-) -> _BatchScores:
-    event_B = stream.plan.events(number)
-    pairs = _candidates(plan.pairs, event_B, 1)
-    ranking = _candidates(plan.ranking, event_B, plan.candidates)
-    parts = [part.node_BC for part in (pairs, ranking) if part is not None]
-    node_BC = np.concatenate(parts, axis=1) if parts else np.empty((len(event_B), 0), np.int32)
-    width = max(1, _MOST_ROOTS // len(event_B))
-    pieces = []
-    # Candidates that do not fit at once are scored in turn from the same version; the last writes.
-    for first in range(0, max(node_BC.shape[1], 1), width):
-        last = first + width >= node_BC.shape[1]
-        with times("prepare"):
-            batch = stream.preparer.prepare(number, node_BC[:, first : first + width], as_of=as_of)
-        pieces.append(executor.score(batch, write=last and as_of is None))
-    if not all(np.isfinite(piece).all() for piece in pieces):
+) -> Iterator[tuple[np.ndarray, _BatchScores]]:
+    """Event ids [B] and scores, batch by batch."""
+    logits: list[np.ndarray] = []
+    for piece, logit_BC in scorer.run(_pieces(stream, numbers, plan, as_of, times)):
+        logits.append(logit_BC)
+        if piece.meta.last:
+            yield piece.meta.event_B, _batch_scores(piece.meta, logits, stream)
+            logits = []
+
+
+@dataclass(frozen=True, eq=False)
+class _Meta:
+    """Of a piece: its batch's events, what was asked for, and whether it is the batch's last."""
+
+    event_B: np.ndarray
+    pairs: bool
+    ranking: Candidates | None
+    last: bool
+
+
+def _pieces(
+    stream: Stream, numbers: range, plan: EvaluationPlan, as_of: int | None, times: StageTimes
+) -> Iterator[Piece[_Meta]]:
+    """The batches with their candidates.
+
+    Candidates that do not fit at once are scored in turn from the same version; the last writes.
+    """
+    for number in numbers:
+        event_B = stream.plan.events(number)
+        pairs = _candidates(plan.pairs, event_B, 1)
+        ranking = _candidates(plan.ranking, event_B, plan.candidates)
+        parts = [part.node_BC for part in (pairs, ranking) if part is not None]
+        node_BC = np.concatenate(parts, axis=1) if parts else np.empty((len(event_B), 0), np.int32)
+        width = max(1, _MOST_ROOTS // len(event_B))
+        for first in range(0, max(node_BC.shape[1], 1), width):
+            last = first + width >= node_BC.shape[1]
+            with times("prepare"):
+                batch = stream.preparer.prepare(
+                    number, node_BC[:, first : first + width], as_of=as_of
+                )
+            meta = _Meta(event_B, pairs is not None, ranking, last)
+            yield Piece(batch, last and as_of is None, meta)
+
+
+def _batch_scores(meta: _Meta, logits: list[np.ndarray], stream: Stream) -> _BatchScores:
+    event_B = meta.event_B
+    if not all(np.isfinite(piece).all() for piece in logits):
         raise SettingError(
             f"the model's scores of events {event_B[0]} to {event_B[-1]} are not all finite "
             f"numbers: training has diverged; {why_diverged(stream.events)}"
         )
-    lead_BC = np.concatenate([lead(piece) for piece in pieces], axis=1)
+    lead_BC = np.concatenate([lead(piece) for piece in logits], axis=1)
     return _BatchScores(
-        positive_B=pieces[0][:, 0],
-        pair_BC=pieces[0][:, 1:2] if pairs is not None else None,
-        lead_BC=None if ranking is None else lead_BC[:, 0 if pairs is None else 1 :],
-        mask_BC=None if ranking is None else ranking.mask_BC,
+        positive_B=logits[0][:, 0],
+        pair_BC=logits[0][:, 1:2] if meta.pairs else None,
+        lead_BC=None if meta.ranking is None else lead_BC[:, 1 if meta.pairs else 0 :],
+        mask_BC=None if meta.ranking is None else meta.ranking.mask_BC,
     )
 
 

@@ -32,6 +32,18 @@ class TrainSettings(BaseModel):
     negatives: Literal["random", "historical", "inductive"] = Field(
         "random", description="negatives of the AP and AUC evaluation"
     )
+    negative_groups: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="training negatives repeat every so many epochs, and prepared batches with "
+        "them; 0: fresh ones in every epoch",
+    )
+    prepared_budget: int = Field(
+        512 << 20,
+        ge=0,
+        description="bytes of prepared batches kept in memory from epoch to epoch",
+    )
     candidates: int = Field(
         100, ge=0, lt=2**31, description="negatives per event of the MRR evaluation; 0: no ranking"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 
 from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
 from tidegraph.batches.prepared import PreparedBatch
+from tidegraph.batches.prepared_epochs import keep_epochs
 from tidegraph.errors import CheckpointError, NoLegalNegativeError, SettingError
 from tidegraph.events.core import EventRange
 from tidegraph.features import Traffic
@@ -160,6 +161,9 @@ class _Session:
             self.listener.message(line)
         self.caches = cache_settings(settings, self.stream, self.model.memory_width)
         self.stream = with_caches(self.stream, self.caches, settings.device)
+        # While training: the run that comes out of it does not hold on to prepared batches.
+        self.lasting = self.stream
+        self.stream = self._remembering(self.stream)
         self.state = self._place(NodeState(self.events.schema.num_nodes, self.model.columns))
         self.optimizer = Adam(
             self.model.named_parameters(), settings.learning_rate, settings.weight_decay
@@ -181,6 +185,14 @@ class _Session:
 
     def _place(self, state: NodeState) -> NodeState:
         return place_state(state, self.settings, self.caches)
+
+    def _remembering(self, stream: Stream) -> Stream:
+        """The stream with batches kept from epoch to epoch, up to the settings' budget."""
+        phase, settings = stream.phase("train"), self.settings
+        preparer = keep_epochs(
+            stream.preparer, settings.prepared_budget, settings.negative_groups, phase.batches
+        )
+        return replace(stream, preparer=preparer)
 
     def _count_uses(self) -> None:
         """How often this epoch uses each row, by preparing it once more than it is executed.
@@ -264,10 +276,11 @@ class _Session:
 
     def _prepared(self, numbers: range, times: StageTimes) -> Iterator[PreparedBatch]:
         """Training batches of the current epoch."""
-        epoch = self.cursor.epoch
+        epoch, groups = self.cursor.epoch, self.settings.negative_groups
+        drawn = epoch % groups if groups else epoch
         for number in numbers:
             with times("prepare"):
-                negative_BC = self.negatives.draw_at(self.stream.plan.events(number), epoch=epoch)
+                negative_BC = self.negatives.draw_at(self.stream.plan.events(number), epoch=drawn)
                 batch = self.stream.preparer.prepare(number, negative_BC, epoch=epoch)
             yield batch
 
@@ -305,7 +318,7 @@ class _Session:
         return Run(
             model=self.model.eval(),
             settings=self.settings,
-            stream=self.stream,
+            stream=self.lasting,
             state=self._place(state),
             records=tuple(self.cursor.records),
             best_epoch=self.cursor.best_epoch,

@@ -1,0 +1,304 @@
+"""CPU kernels of scoring: what seeds with one neighbourhood share is computed once for all of them.
+
+Candidates of many events ask about the same nodes at different times. As long as nothing happens to
+a node, its neighbourhood stays the same, and only the time differences move: everything else (the
+query, the scores and values of memories and features) is the neighbourhood's.
+
+Shape legend: S seeds, K slots, G groups (distinct neighbourhoods), A distinct own rows, V distinct
+value rows, H heads, D table width, F event-feature width, T time-code width, W = D + F + T,
+E embedding width, X padded width.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from tidegraph._jit import kernel
+from tidegraph.ops.attention_kernels import BLOCK, _softmax
+from tidegraph.ops.feature_rows import load_features
+from tidegraph.ops.row_kernels import dots, load_row, padded
+from tidegraph.ops.row_products import add_weighted_rows, multiply_rows, turned
+from tidegraph.ops.time_kernels import split_turns, time_circle, time_code
+
+_SEEDS = 48
+"""Seeds whose sums are multiplied together, while they are in the cache."""
+_EXACT = 2.0**24  # whole numbers below it are exact in float32, and so are their differences
+
+
+@kernel(inline=True)
+def _mixed(value, part):  # type: ignore[no-untyped-def]
+    value = (value ^ np.uint64(part)) * np.uint64(0x9E3779B97F4A7C15)
+    return value ^ (value >> np.uint64(32))
+
+
+@kernel()
+def _same(s, q, self_S, neighbor_SK, event_SK, count_S):  # type: ignore[no-untyped-def]
+    if self_S[s] != self_S[q] or count_S[s] != count_S[q]:
+        return False
+    for i in range(count_S[s]):
+        if neighbor_SK[s, i] != neighbor_SK[q, i] or event_SK[s, i] != event_SK[q, i]:
+            return False
+    return True
+
+
+@kernel()
+def group_seeds(self_S, neighbor_SK, event_SK, count_S, group_S, first_G):  # type: ignore[no-untyped-def]
+    """Number the distinct (own row, neighbours, events), in order of first appearance.
+
+    Writes each seed's group and each group's first seed; returns how many there are.
+    """
+    S = self_S.shape[0]
+    size = 16
+    while size < 2 * S:
+        size *= 2
+    mask = np.uint64(size - 1)
+    slot = np.full(size, -1, np.int32)
+    groups = 0
+    for s in range(S):
+        h = _mixed(np.uint64(count_S[s]), self_S[s])
+        for i in range(count_S[s]):
+            h = _mixed(h, (np.int64(event_SK[s, i]) << 32) | np.int64(neighbor_SK[s, i]))
+        h = (h * np.uint64(0xBF58476D1CE4E5B9)) >> np.uint64(17)
+        while True:
+            h &= mask
+            found = slot[h]
+            if found < 0:
+                slot[h] = groups
+                first_G[groups] = s
+                group_S[s] = groups
+                groups += 1
+                break
+            if _same(s, first_G[found], self_S, neighbor_SK, event_SK, count_S):
+                group_S[s] = found
+                break
+            h += np.uint64(1)
+    return groups
+
+
+@kernel()
+def used_slots(first_G, neighbor_SK, event_SK, count_S, neighbor_GK, event_GK):  # type: ignore[no-untyped-def]
+    """Copy the groups' slots; unused ones become -1."""
+    for g in range(first_G.shape[0]):
+        s = first_G[g]
+        for i in range(neighbor_SK.shape[1]):
+            used = i < count_S[s]
+            neighbor_GK[g, i] = neighbor_SK[s, i] if used else -1
+            event_GK[g, i] = event_SK[s, i] if used else -1
+
+
+@kernel()
+def _static_block(  # type: ignore[no-untyped-def]
+    first, last, own_G, neighbor_GK, event_GK, query_AHW, table_RD, features_EF, score_GHK
+):
+    H, W = query_AHW.shape[1], table_RD.shape[1] + features_EF.shape[1]
+    K, D = neighbor_GK.shape[1], table_RD.shape[1]
+    X = padded(W)
+    row_KX = np.zeros((K, X), query_AHW.dtype)
+    query_HX = np.zeros((H, X), query_AHW.dtype)
+    for g in range(first, last):
+        count = 0
+        while count < K and neighbor_GK[g, count] >= 0:
+            load_row(row_KX, count, 0, table_RD, neighbor_GK[g, count])
+            if W > D:
+                load_features(row_KX, count, D, features_EF, event_GK[g, count])
+            count += 1
+        for h in range(H):
+            for j in range(W):
+                query_HX[h, j] = query_AHW[own_G[g], h, j]
+        dots(query_HX, row_KX, count, score_GHK[g])
+
+
+@kernel(parallel=True)
+def static_scores(  # type: ignore[no-untyped-def]
+    own_G, neighbor_GK, event_GK, query_AHW, table_RD, features_EF, score_GHK
+):
+    """score[g, h, i] = query . [table row ; event features] of slot i: all but the time code."""
+    G = own_G.shape[0]
+    blocks = (G + BLOCK - 1) // BLOCK
+    for block in numba.prange(blocks):
+        _static_block(
+            block * BLOCK, min(G, block * BLOCK + BLOCK), own_G, neighbor_GK, event_GK,
+            query_AHW, table_RD, features_EF, score_GHK,
+        )  # fmt: skip
+
+
+@kernel()
+def _load_values(g, value_GK, feature_GK, value_VE, feature_NE, row_KE, width):  # type: ignore[no-untyped-def]
+    """The group's slots as the merge layer's hidden units see them, all heads side by side."""
+    for i in range(value_GK.shape[1]):
+        v = value_GK[g, i]
+        if v < 0:
+            return i
+        for j in range(width):
+            row_KE[i, j] = value_VE[v, j]
+        if feature_NE.shape[0] > 0:
+            n = feature_GK[g, i]
+            for j in range(width):
+                row_KE[i, j] += feature_NE[n, j]
+    return value_GK.shape[1]
+
+
+@kernel()
+def _exact_gaps(s, delta_SK, count, gap_K):  # type: ignore[no-untyped-def]
+    """Times between the slots' events and the last one's, where float32 holds them exactly.
+
+    Returns whether it does: a matter of the seed's own differences, so that a seed is computed in
+    the same way whatever is beside it.
+    """
+    if count == 0:
+        return False
+    last = np.float64(delta_SK[s, count - 1])
+    for i in range(count):
+        delta = np.float64(delta_SK[s, i])
+        if abs(delta) >= _EXACT or delta != np.rint(delta):
+            return False
+        gap_K[i] = delta - last
+    return True
+
+
+@kernel()
+def _load_circles(  # type: ignore[no-untyped-def]
+    gap_K, count, loaded_K, circle_KY, turns_4X, limits, weight_T, zero_T, scratch_2X
+):
+    """[cosines | slopes] of the gaps, unless they are there already."""
+    same = True
+    for i in range(count):
+        same &= gap_K[i] == loaded_K[i]
+    if same:
+        return
+    for i in range(count):
+        time_circle(circle_KY, i, gap_K[i], turns_4X, limits, weight_T, zero_T, scratch_2X)
+        loaded_K[i] = gap_K[i]
+
+
+@kernel()
+def _turn_queries(query_HX, zero_X, circle_1Y, turned_HY):  # type: ignore[no-untyped-def]
+    """[query * cosine | -query * slope]: cos(x + y) = cos x cos y - sin x sin y."""
+    X = np.int64(query_HX.shape[1])
+    none, vectors = np.int64(0), np.int64(X // 8)
+    for h in range(query_HX.shape[0]):
+        at = np.int64(h * X)
+        turned(query_HX, at, zero_X, none, circle_1Y, X, turned_HY, 2 * at, vectors)
+        turned(zero_X, none, query_HX, at, circle_1Y, X, turned_HY, 2 * at + X, vectors)
+
+
+@kernel()
+def _weights(score_HK, static_GHK, g, count):  # type: ignore[no-untyped-def]
+    for h in range(score_HK.shape[0]):
+        for i in range(count):
+            score_HK[h, i] += static_GHK[g, h, i]
+    _softmax(score_HK, count)
+
+
+@kernel()
+def _turn_sums(sum_HY, circle_1Y, T, sums, b):  # type: ignore[no-untyped-def]
+    H, X = sum_HY.shape[0], np.int64(sum_HY.shape[1] // 2)
+    vectors = np.int64((T + 7) // 8)
+    for h in range(H):
+        at, out = np.int64(2 * h * X), np.int64((b * H + h) * T)
+        # What is written beyond T is overwritten by the next head, or the next seed.
+        turned(sum_HY, at, sum_HY, at + X, circle_1Y, X, sums, out, vectors)
+
+
+@kernel()
+def _embed_block(  # type: ignore[no-untyped-def]
+    first, last, seed_X, group_S, delta_SK, own_G, value_GK, feature_GK, query_AHW, base_AE,
+    score_GHK, value_VE, feature_NE, time_packed, out_packed, out_bias_E, weight_T, bias_T, out_SE,
+):  # fmt: skip
+    H, K = score_GHK.shape[1], delta_SK.shape[1]
+    T, E = weight_T.shape[0], base_AE.shape[1]
+    start = query_AHW.shape[2] - T
+    X, P = (T + 15) // 16 * 16, (E + 7) // 8 * 8
+    turns_4X, gap_turns_4X = np.empty((4, X), np.float32), np.empty((4, X), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_4X)
+    zero_T = np.zeros(T, np.float32)
+    gap_limits = split_turns(weight_T, zero_T, gap_turns_4X)
+    code_KX, circle_KY = np.zeros((K, X), np.float32), np.zeros((K, 2 * X), np.float32)
+    circle_1Y, scratch_2X = np.zeros((1, 2 * X), np.float32), np.zeros((2, X), np.float32)
+    zero_X = np.zeros(X, np.float32)
+    gap_K, loaded_K = np.empty(K, np.float64), np.full(K, np.nan)
+    query_HX, turned_HY = np.zeros((H, X), np.float32), np.zeros((H, 2 * X), np.float32)
+    sum_HY = np.empty((H, 2 * X), np.float32)
+    weight_HK = np.empty((H, K), np.float32)
+    row_KE = np.zeros((K, H * E + 8), np.float32)
+    sums = np.empty(_SEEDS * H * T + 8, np.float32)
+    sums_BT = sums[: _SEEDS * H * T].reshape(_SEEDS, H * T)
+    hidden_BP = np.zeros((_SEEDS, P), np.float32)
+    hidden_BE = hidden_BP[:, :E]
+    result_BE = np.empty((_SEEDS, E), np.float32)
+    tile = np.empty(96, np.float32)
+    loaded = -1
+    count = 0
+    for b in range(last - first):
+        s = seed_X[first + b]
+        g = group_S[s]
+        if g != loaded:
+            count = _load_values(g, value_GK, feature_GK, value_VE, feature_NE, row_KE, H * E)
+            for h in range(H):
+                for j in range(T):
+                    query_HX[h, j] = query_AHW[own_G[g], h, start + j]
+            loaded = g
+        sum_HY[:] = 0
+        if _exact_gaps(s, delta_SK, count, gap_K):
+            _load_circles(
+                gap_K, count, loaded_K, circle_KY, gap_turns_4X, gap_limits, weight_T, zero_T,
+                scratch_2X,
+            )  # fmt: skip
+            time_circle(
+                circle_1Y, 0, delta_SK[s, count - 1], turns_4X, limits, weight_T, bias_T, scratch_2X
+            )
+            _turn_queries(query_HX, zero_X, circle_1Y, turned_HY)
+            dots(turned_HY, circle_KY, count, weight_HK)
+            _weights(weight_HK, score_GHK, g, count)
+            for h in range(H):
+                add_weighted_rows(weight_HK, h, count, circle_KY, 0, 2 * X, sum_HY, h, 0)
+            _turn_sums(sum_HY, circle_1Y, T, sums, b)
+        else:
+            for i in range(count):
+                time_code(code_KX, i, 0, delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
+            dots(query_HX, code_KX, count, weight_HK)
+            _weights(weight_HK, score_GHK, g, count)
+            for h in range(H):
+                add_weighted_rows(weight_HK, h, count, code_KX, 0, X, sum_HY, h, 0)
+                for j in range(T):
+                    sums_BT[b, h * T + j] = sum_HY[h, j]
+        for j in range(E):
+            hidden_BP[b, j] = base_AE[own_G[g], j]
+        for h in range(H):
+            add_weighted_rows(weight_HK, h, count, row_KE, h * E, E, hidden_BP, b, 0)
+    multiply_rows(sums_BT, 0, last - first, time_packed, result_BE, 0, tile)
+    zero = np.float32(0)
+    for b in range(last - first):
+        for j in range(E):
+            hidden_BP[b, j] = max(hidden_BP[b, j] + result_BE[b, j], zero)
+    multiply_rows(hidden_BE, 0, last - first, out_packed, result_BE, 0, tile)
+    for b in range(last - first):
+        s = seed_X[first + b]
+        for j in range(E):
+            out_SE[s, j] = result_BE[b, j] + out_bias_E[j]
+
+
+@kernel(parallel=True)
+def embed_seeds(  # type: ignore[no-untyped-def]
+    seed_X, group_S, delta_SK, own_G, value_GK, feature_GK, query_AHW, base_AE, score_GHK,
+    value_VE, feature_NE, time_packed, out_packed, out_bias_E, weight_T, bias_T, out_SE,
+):  # fmt: skip
+    """Embeddings of the seeds `seed_X`, which come group by group.
+
+    Args:
+        group_S: rows of the arrays by group.
+        own_G: rows of `query_AHW` (key projection applied) and `base_AE` (the seed's own part of
+            the hidden layer).
+        value_GK, feature_GK: rows of `value_VE` and `feature_NE` [., H E], the slots' parts of the
+            hidden layer by head; -1 beyond the last slot.
+        time_packed: the same for the time code, [H T, E]; `out_packed`: the merge's last matrix.
+    """
+    seeds = seed_X.shape[0]
+    blocks = (seeds + _SEEDS - 1) // _SEEDS
+    for block in numba.prange(blocks):
+        _embed_block(
+            block * _SEEDS, min(seeds, block * _SEEDS + _SEEDS), seed_X, group_S, delta_SK, own_G,
+            value_GK, feature_GK, query_AHW, base_AE, score_GHK, value_VE, feature_NE,
+            time_packed, out_packed, out_bias_E, weight_T, bias_T, out_SE,
+        )  # fmt: skip
