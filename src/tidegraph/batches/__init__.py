@@ -7,11 +7,13 @@ from tidegraph.batches.prepared import (
     Ends,
     Hop,
     Mail,
+    Padding,
     PreparedBatch,
     Seeds,
     Uses,
     Writes,
 )
+from tidegraph.batches.templates import Template, TemplateSet, pad
 
 __all__ = [
     "BatchPlan",
@@ -20,10 +22,14 @@ __all__ = [
     "History",
     "Hop",
     "Mail",
+    "Padding",
     "Phase",
     "PreparedBatch",
     "Preparer",
     "Seeds",
+    "Template",
+    "TemplateSet",
     "Uses",
     "Writes",
+    "pad",
 ]

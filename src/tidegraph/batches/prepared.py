@@ -67,7 +67,8 @@ class Mail:
 
     Attributes:
         row_M: int32 [M], rows (among the U unique nodes) with pending mail.
-        indptr_M1: int32 [M + 1], each node's mails: one for message "last".
+        indptr_M1: int32 [M + 1], each node's mails: one for message "last". Mails beyond the last
+            border are padding.
         event_L: int32 [L], rows in the batch's event-feature table.
         delta_L: float32 [L], mail time minus the node's previous update time.
     """
@@ -206,13 +207,33 @@ class WalkSets:
 
 
 @dataclass(frozen=True, eq=False)
+class Padding:
+    """How many rows of a batch in fixed shapes are real; those after them are padding.
+
+    The counts are tensors, so that one captured or compiled step serves every batch of a template.
+
+    Attributes:
+        size: the number of real events as a plain number, 0 where only the tensor knows it.
+        event_count: int32 [], real events.
+        node_count: int32 [], real unique nodes.
+        feature_count: int32 [], real rows of `features`; None where they are the whole store.
+    """
+
+    size: int
+    event_count: Tensor
+    node_count: Tensor
+    feature_count: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
 class PreparedBatch:
     """One batch, ready to execute against state version `version`.
 
     Attributes:
         number: position of the batch in its plan.
         version: state version this batch reads; executing it publishes `version + 1`.
-        key: 64-bit key of the batch's random streams (dropout).
+        key: 64-bit key of the batch's random streams (dropout); a tensor (int64 []) in fixed
+            shapes, where a number would be baked into the captured step.
         event_B: int64 [B], event ids (positions in the stream).
         root_R: int32 [B * (2 + C)], seeds of the last hop: sources, then targets, then negatives
             (event by event).
@@ -229,6 +250,7 @@ class PreparedBatch:
         event_E: int32 [E], ids of the events whose features the batch uses, where only those are
             in `features`; None where `features` is the whole store.
         met, shared, walks: what `History` asks for beside hops, or None.
+        padding: what is real in a batch of fixed shapes (`batches.templates`), else None.
 
     A batch may be *deferred*: its rows of features are named, not copied (`features` and
     `node_features` have no rows), because a device may hold some of them already.
@@ -236,7 +258,7 @@ class PreparedBatch:
 
     number: int
     version: int
-    key: int
+    key: int | Tensor
     event_B: Tensor
     root_R: Tensor
     root_uses: Uses
@@ -254,10 +276,11 @@ class PreparedBatch:
     met: Encounters | None = None
     shared: Shared | None = None
     walks: WalkSets | None = None
+    padding: Padding | None = None
 
     @property
     def size(self) -> int:
-        """Number of positive events, B."""
+        """Number of positive events, B (padding included)."""
         return int(self.event_B.shape[0])
 
     @property

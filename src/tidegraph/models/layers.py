@@ -72,7 +72,12 @@ class AttentionLayer(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(
-        self, table_RD: Tensor, hop: Hop, features_EF: Tensor, time_code: TimeCode, key: int
+        self,
+        table_RD: Tensor,
+        hop: Hop,
+        features_EF: Tensor,
+        time_code: TimeCode,
+        key: int | Tensor,
     ) -> Tensor:
         """Embeddings [S, embedding] of the hop's seeds from the table below it.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numba
 import numpy as np
 import torch
@@ -70,15 +72,20 @@ def relu_dropout_(x: Tensor, key: int, probability: float) -> Tensor:
     return x
 
 
-def keep_mask(key: int, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
+def keep_mask(
+    key: int | Tensor, shape: tuple[int, ...], probability: float, like: Tensor
+) -> Tensor:
     """Multipliers of inverted dropout: 0 with `probability`, else 1 / (1 - probability).
 
     Args:
-        key: 64-bit key; taken modulo 2**64.
+        key: 64-bit key; taken modulo 2**64. As a tensor (int64 []) it is read where it lies, so a
+            captured or compiled step may be repeated with another.
         shape: of the result.
         probability: in [0, 1).
         like: gives dtype and device.
     """
+    if isinstance(key, Tensor):
+        return plain_keep_mask(key, shape, probability, like)
     mask = torch.empty(shape, dtype=like.dtype)
     _fill_mask(
         np.uint64(key & 0xFFFFFFFFFFFFFFFF),
@@ -87,3 +94,27 @@ def keep_mask(key: int, shape: tuple[int, ...], probability: float, like: Tensor
         mask.view(-1).numpy(),
     )
     return mask.to(like.device)
+
+
+def plain_keep_mask(
+    key: Tensor, shape: tuple[int, ...], probability: float, like: Tensor
+) -> Tensor:
+    """`keep_mask` in plain PyTorch, the same bits: int64 arithmetic wraps as uint64 does."""
+    size = math.prod(shape)
+    place = torch.arange(-(-size // 2), dtype=torch.int64, device=like.device)
+    value = key + (place + 1) * _signed(0x9E3779B97F4A7C15)
+    value = (value ^ _shifted(value, 30)) * _signed(0xBF58476D1CE4E5B9)
+    value = (value ^ _shifted(value, 27)) * _signed(0x94D049BB133111EB)
+    value = value ^ _shifted(value, 31)
+    half = torch.stack([value & 0xFFFFFFFF, _shifted(value, 32)], dim=1).view(-1)[:size]
+    kept = (half >= int(probability * 2.0**32)).to(like.dtype) * (1.0 / (1.0 - probability))
+    return kept.view(shape)
+
+
+def _signed(bits: int) -> int:
+    return bits - ((bits & 1 << 63) << 1)
+
+
+def _shifted(value: Tensor, by: int) -> Tensor:
+    """A logical shift to the right."""
+    return (value >> by) & ((1 << (64 - by)) - 1)

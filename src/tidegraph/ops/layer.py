@@ -58,7 +58,7 @@ def attention_layer(
     hop: Hop,
     features_EF: Tensor,
     dropout: float = 0.0,
-    key: int = 0,
+    key: int | Tensor = 0,
 ) -> Tensor:
     """Embeddings of a hop's seeds (TGAT eq. 5-8, TGN eq. 9-11).
 
@@ -71,12 +71,12 @@ def attention_layer(
         hop: neighbourhoods.
         features_EF: [E, F] event features.
         dropout: probability, on attention weights and on the hidden layer of the merge; 0 for none.
-        key: random stream of the dropout masks.
+        key: random stream of the dropout masks; a tensor where the step is captured or compiled.
 
     Returns:
         [S, E].
     """
-    if not functions._fast(table_RD):
+    if not functions._fast(table_RD) or isinstance(key, Tensor):
         return composed(table_RD, weights, hop, features_EF, dropout, key)
     # Never by the size of the batch: each path has its own rounding.
     if not dropout and precision() == "fp32" and scores_exactly(table_RD):
@@ -95,7 +95,7 @@ def composed(
     hop: Hop,
     features_EF: Tensor,
     dropout: float,
-    key: int,
+    key: int | Tensor,
 ) -> Tensor:
     """`attention_layer` from single operators, differentiated by autograd."""
     w = weights

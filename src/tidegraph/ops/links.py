@@ -284,13 +284,29 @@ class _LinkLoss(torch.autograd.Function):
         return (slope_BX * (grads[0] / max(slope_BX.numel(), 1)),)
 
 
-def link_loss(logit_BX: Tensor) -> Tensor:
+def link_loss(logit_BX: Tensor, event_count: Tensor | None = None) -> Tensor:
     """Mean binary cross-entropy of logits [B, 1 + C]: column 0 true, the others negatives.
+
+    Args:
+        logit_BX: logits.
+        event_count: int32 [], the first so many events are real; None for all. The others may hold
+            anything and have gradient zero.
 
     >>> float(link_loss(torch.zeros(2, 2)))  # log 2
     0.6931471824645996
     """
+    if event_count is not None:
+        return _padded_loss(logit_BX, event_count)
     if not functions._fast(logit_BX):
         return (softplus(logit_BX).sum() - logit_BX[:, 0].sum()) / logit_BX.numel()
     loss: Tensor = _LinkLoss.apply(logit_BX)  # type: ignore[no-untyped-call]
     return loss
+
+
+def _padded_loss(logit_BX: Tensor, event_count: Tensor) -> Tensor:
+    place_B = torch.arange(len(logit_BX), dtype=torch.int32, device=logit_BX.device)
+    real_B1 = (place_B < event_count).unsqueeze(1)
+    # Replaced before anything is computed from it, or its gradient would be zero times NaN.
+    logit_BX = torch.where(real_B1, logit_BX, 0.0)
+    total = torch.where(real_B1, softplus(logit_BX), 0.0).sum() - logit_BX[:, 0].sum()
+    return total / (event_count * logit_BX.shape[1])

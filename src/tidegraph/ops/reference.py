@@ -66,15 +66,22 @@ def memory_inputs(
 ) -> Tensor:
     """[own memory ; partner's memory ; mean event features ; mean time code] of nodes with mail."""
     row_M = mail.row_M.long()
-    mails_M = (mail.indptr_M1[1:] - mail.indptr_M1[:-1]).long()
-    owner_L = torch.repeat_interleave(torch.arange(len(row_M), device=row_M.device), mails_M)
+    mails_M = (mail.indptr_M1[1:] - mail.indptr_M1[:-1]).clamp(min=1)
+    # Mails beyond the last border are padding, and may hold anything: replaced, as slots are.
+    L = len(mail.event_L)
+    place_L = torch.arange(L, dtype=torch.int32, device=row_M.device)
+    used_L = place_L < mail.indptr_M1[-1]
+    owner_L = torch.searchsorted(mail.indptr_M1[1:].contiguous(), place_L, right=True)
+    owner_L = owner_L.clamp(max=len(row_M) - 1)
+    delta_L = mail.delta_L.masked_fill(~used_L, 0.0)
     part_LX = torch.cat(
         [
             features_EF[mail.event_L.long()].to(memory_UD.dtype),
-            time_code(mail.delta_L, weight_T, bias_T),
+            time_code(delta_L, weight_T, bias_T),
         ],
         dim=1,
     )
+    part_LX = part_LX.masked_fill(~used_L.unsqueeze(1), 0.0)
     total_MX = part_LX.new_zeros(len(row_M), part_LX.shape[1]).index_add(0, owner_L, part_LX)
     return torch.cat(
         [memory_UD[row_M], partner_UD[row_M], total_MX / mails_M.unsqueeze(1)],

@@ -10,6 +10,7 @@ from tidegraph.state.columns import (
 )
 from tidegraph.state.host_state import HostState
 from tidegraph.state.node_state import NodeState, VersionError
+from tidegraph.state.scratch import ScratchRows
 
 __all__ = [
     "Column",
@@ -17,6 +18,7 @@ __all__ = [
     "NodeState",
     "RingPush",
     "RowWrite",
+    "ScratchRows",
     "StateWrites",
     "VersionError",
     "memory_columns",

@@ -111,11 +111,11 @@ def mean_of_partners(writes: Writes, partner_PD: Tensor) -> Tensor:
     """[W, D]: mean of what the partners sent, per written node."""
     if partner_PD.shape[0] == writes.node_W.shape[0]:
         return partner_PD
-    partners_W = (writes.indptr_W1[1:] - writes.indptr_W1[:-1]).long()
-    owner_P = torch.repeat_interleave(
-        torch.arange(len(partners_W), device=partner_PD.device),
-        partners_W,
-        output_size=partner_PD.shape[0],  # or a GPU would have to be waited for, to count
-    )
+    partners_W = (writes.indptr_W1[1:] - writes.indptr_W1[:-1]).clamp(min=1)
+    # Not by repeating each writer: a GPU would have to be waited for, to count. Partners beyond the
+    # last border are padding and fall to the last writer, which then is padding too.
+    place_P = torch.arange(len(partner_PD), dtype=torch.int32, device=partner_PD.device)
+    owner_P = torch.searchsorted(writes.indptr_W1[1:].contiguous(), place_P, right=True)
+    owner_P = owner_P.clamp(max=len(partners_W) - 1)
     total_WD = partner_PD.new_zeros(len(partners_W), partner_PD.shape[1])
     return total_WD.index_add_(0, owner_P, partner_PD) / partners_W.unsqueeze(1)

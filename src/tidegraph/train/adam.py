@@ -2,12 +2,14 @@
 
 `torch.optim` loads PyTorch's compiler on first use: seconds of start-up and 70 MB that a training
 loop has no need of (measured). The arithmetic is the same operator, so results are bit-identical
-to `torch.optim.Adam(..., fused=True)`.
+to `torch.optim.Adam(..., fused=True)`. Made `capturable`, nothing of a step depends on a number of
+the host: step counts and the learning rate lie on the device, where a captured step reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +35,8 @@ class Adam:
         learning_rate: float,
         weight_decay: float = 0.0,
     ) -> None:
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self._learning_rate, self.weight_decay = learning_rate, weight_decay
+        self._rate: Tensor | None = None
         self.parameters = {name: p for name, p in named_parameters if p.requires_grad}
         self.first = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.second = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
@@ -41,6 +44,24 @@ class Adam:
         device = next((p.device for p in self.parameters.values()), torch.device("cpu"))
         self._steps = torch.zeros(len(self.parameters), device=device)
         self.steps = dict(zip(self.parameters, self._steps.unbind(), strict=True))
+
+    @property
+    def learning_rate(self) -> float:
+        """The step size; may be changed between steps, captured ones included."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self._learning_rate = value
+        if self._rate is not None:
+            self._rate.fill_(value)
+
+    def make_capturable(self) -> None:
+        """Keep the learning rate in a tensor from now on (float32, as CUDA's kernel reads it)."""
+        if self._rate is None:
+            device = self._steps.device
+            kind = torch.float32 if device.type == "cuda" else torch.float64
+            self._rate = torch.full((), self._learning_rate, dtype=kind, device=device)
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -57,6 +78,8 @@ class Adam:
             self._steps += 1
         else:
             torch._foreach_add_(steps, 1)
+        # Two overloads: a number of the host, or a tensor that is read on the device.
+        rate: Any = self._learning_rate if self._rate is None else self._rate
         torch._fused_adam_(
             [self.parameters[name] for name in names],
             list(gradients.values()),
@@ -64,7 +87,7 @@ class Adam:
             [self.second[name] for name in names],
             [],
             steps,
-            lr=self.learning_rate,
+            lr=rate,
             beta1=0.9,
             beta2=0.999,
             weight_decay=self.weight_decay,

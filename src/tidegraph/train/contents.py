@@ -21,11 +21,10 @@ from tidegraph.train.checkpoint import Checkpoint
 from tidegraph.train.settings import TrainSettings
 from tidegraph.train.stream import Stream
 
-# A run may be continued with more epochs or another patience, however often it is saved and
-# whatever is cached where: nothing that was computed so far depends on them.
-FREE_SETTINGS = ("epochs", "patience", "checkpoint_seconds", "checkpoint_batches", "state",
-                 "cache", "cache_budget", "cache_window",
-                 "prepared_budget")  # fmt: skip
+# A run may be continued with more epochs or another patience, however often it is saved, whatever
+# is cached where and however steps are executed: nothing computed so far depends on them.
+FREE_SETTINGS = ("epochs", "patience", "checkpoint_seconds", "checkpoint_batches", "executor",
+                 "state", "cache", "cache_budget", "cache_window", "prepared_budget")  # fmt: skip
 
 
 def about_run(model: TemporalModel, stream: Stream, settings: TrainSettings) -> dict[str, Any]:

@@ -118,10 +118,10 @@ class EagerExecutor:
         So a resumed run draws what the uninterrupted one drew. `torch.manual_seed` would do, but it
         takes 135 us (it formats a stack trace while CUDA is not in use); this takes 1.4.
         """
-        device = self.state.device
-        torch.default_generator.manual_seed(batch.key >> 1)
+        device, seed = self.state.device, int(batch.key) >> 1
+        torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
-            torch.cuda.default_generators[device.index or 0].manual_seed(batch.key >> 1)
+            torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
     def announce(self, batch: PreparedBatch) -> None:
         """This batch will be executed, after all that were announced before it."""

@@ -23,6 +23,8 @@ class EpochRecord:
         evaluation_seconds: of validation.
         traffic: rows and bytes between host and device while training, summed over the cached
             tables (since the last resume); empty without a cache.
+        templates: what became of the batches since training began or was resumed, where steps run
+            in fixed shapes (`TemplateUsage`); else empty.
     """
 
     epoch: int
@@ -35,6 +37,7 @@ class EpochRecord:
     stages: dict[str, float]
     evaluation_seconds: float
     traffic: dict[str, int] = field(default_factory=dict)
+    templates: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -65,6 +65,11 @@ class TrainSettings(BaseModel):
         description="of matrix products; bf16 rounds their factors to bfloat16 (faster where the "
         "hardware multiplies it)",
     )
+    executor: Literal["eager", "compile", "cudagraph", "auto"] = Field(
+        "eager",
+        description="how training steps run: eager; compile: generated code of a few fixed shapes; "
+        "cudagraph: recorded on a GPU and replayed; auto: cudagraph on a GPU, else eager",
+    )
     state: Literal["device", "host"] = Field(
         "device", description="where memory and mail live; host: where they do not fit on a GPU"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from tidegraph.train.contents import (
 )
 from tidegraph.train.evaluate import Evaluation, evaluate, evaluation_plan, ranking_negatives
 from tidegraph.train.executor import EagerExecutor
+from tidegraph.train.executors import about_executor, executor_name, make_executor, spread
 from tidegraph.train.interrupt import Interrupt
 from tidegraph.train.placement import (
     cache_settings,
@@ -54,6 +55,7 @@ from tidegraph.train.scale import scale_warning, why_diverged
 from tidegraph.train.settings import TrainSettings, check_device
 from tidegraph.train.stages import Listener, StageTimes
 from tidegraph.train.stream import Stream, part_of
+from tidegraph.train.template_executor import TemplateExecutor
 from tidegraph.train.transfer import look_ahead
 
 
@@ -178,6 +180,8 @@ class _Session:
         _check_candidates(val, settings)
         ranking = settings.candidates if settings.metric == "MRR" else 0
         self.plan = evaluation_plan(settings, self.stream, candidates=ranking)
+        executor_name(settings)  # one that this machine does not have is refused now
+        self.executor: TemplateExecutor | None = None
         self.cursor = Cursor()
         self.interrupt = Interrupt()
         self.best: Checkpoint | None = None
@@ -252,9 +256,7 @@ class _Session:
     def _train_batches(self, times: StageTimes) -> int:
         """Execute what is left of the epoch's batches; returns how many events that was."""
         cursor, phase = self.cursor, self.stream.phase("train")
-        executor = EagerExecutor(
-            self.model, self.state, self.optimizer, self.settings.clip, times, self.stream.transfer
-        )
+        executor = self._executor(times)
         border_B1 = self.stream.plan.border_B1
         left = int(border_B1[phase.last] - border_B1[phase.first + cursor.batch])
         self.listener.started("train", cursor.epoch, left)
@@ -274,7 +276,24 @@ class _Session:
                 saved = time.perf_counter()
         return left
 
-    def _prepared(self, numbers: range, times: StageTimes) -> Iterator[PreparedBatch]:
+    def _executor(self, times: StageTimes) -> EagerExecutor:
+        """The executor of this epoch; what one has compiled or recorded is kept for the next."""
+        if self.executor is not None and self.executor.state is self.state:
+            self.executor.times = times
+            return self.executor
+        executor = make_executor(
+            self.settings,
+            self.model,
+            self.state,
+            self.optimizer,
+            self._prepared(spread(self.stream.phase("train").batches), StageTimes()),
+            times,
+            self.stream.transfer,
+        )
+        self.executor = executor if isinstance(executor, TemplateExecutor) else None
+        return executor
+
+    def _prepared(self, numbers: Iterable[int], times: StageTimes) -> Iterator[PreparedBatch]:
         """Training batches of the current epoch."""
         epoch, groups = self.cursor.epoch, self.settings.negative_groups
         drawn = epoch % groups if groups else epoch
@@ -300,6 +319,9 @@ class _Session:
         cursor = self.cursor
         value = self._chosen_metric(evaluation)
         record = EpochRecord.of(cursor, evaluation, rate, seconds, dict(times.seconds), traffic)
+        if self.executor is not None:
+            record = replace(record, templates=self.executor.usage.figures())
+            self.listener.message(about_executor(self.executor))
         improved = cursor.best_epoch < 0 or value > cursor.best_value
         if improved:
             cursor.best_value, cursor.best_epoch = value, cursor.epoch

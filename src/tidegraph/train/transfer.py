@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.features import SlimCache, Traffic
@@ -55,12 +56,21 @@ class Transfer:
         moved = batch if self.device.type == "cpu" else batch.to(self.device)
         if not batch.deferred:
             return moved
-        features, node_features = moved.features, moved.node_features
+        features, node_features = self.fetch(batch)
+        return replace(
+            moved,
+            features=moved.features if features is None else features,
+            node_features=moved.node_features if node_features is None else node_features,
+        )
+
+    def fetch(self, batch: PreparedBatch) -> tuple[Tensor | None, Tensor | None]:
+        """The rows of event and node features that a batch on the host names, on the device."""
+        features = node_features = None
         if self.events is not None and batch.event_E is not None:
             features = self.events.fetch(batch.event_E)
         if self.nodes is not None:
             node_features = self.nodes.fetch(batch.node_U)
-        return replace(moved, features=features, node_features=node_features)
+        return features, node_features
 
 
 def look_ahead(batches: Iterable[_T], window: int, announce: Callable[[_T], None]) -> Iterator[_T]:
