@@ -23,6 +23,7 @@ from tidegraph.ops import attention_kernels, functions
 from tidegraph.ops.dropout import keep_mask, relu_dropout_
 from tidegraph.ops.products import batched_product, precision, product, scores_exactly
 from tidegraph.ops.shared_layer import shared_layer
+from tidegraph.ops.shared_query import shared_query_layer
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def attention_layer(
     # Never by the size of the batch: each path has its own rounding.
     if not dropout and precision() == "fp32" and scores_exactly(table_RD):
         return shared_layer(table_RD, weights, hop, features_EF)
+    if not table_RD.shape[1] and not weights.time.requires_grad:
+        return shared_query_layer(weights, hop, features_EF, dropout, key)
     key -= (key & 1 << 63) << 1  # signed: PyTorch's profiler records int64 arguments
     # One by one: autograd sees tensors only as arguments of their own.
     result: Tensor = _AttentionLayer.apply(  # type: ignore[no-untyped-call]
