@@ -133,7 +133,7 @@ def main(request: str) -> None:
     events = open_events(directory)
     model = build_model(name, events.schema, **values)
     batch = batch_by_hand(model.history, events, _features(events, feature_type))
-    state = NodeState(events.schema.num_nodes, model.memory_width)
+    state = NodeState(events.schema.num_nodes, model.columns)
     executor = EagerExecutor(model, state, Adam(model.named_parameters(), 1e-3), clip=1.0)
     executor.train(batch)
     state.reset()

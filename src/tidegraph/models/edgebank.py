@@ -99,8 +99,10 @@ class EdgeBank:
         """Forget everything."""
         self._key_T = np.full(1024, _FREE, np.int64)
         self._last_T = np.zeros(1024, np.int64)
-        self._first_T = np.zeros(1024, np.int64)
-        self._count_T = np.zeros(1024, np.int64)
+        # What only some windows ask for takes no room with the others.
+        counted = self.window in ("repeat-threshold", "repeat-interval")
+        self._count_T = np.zeros(1024 if counted else 0, np.int64)
+        self._first_T = np.zeros(1024 if self.window == "repeat-interval" else 0, np.int64)
         self._latest: int | float = 0
         self._interval_sum = 0.0
         self._pairs = 0
@@ -210,8 +212,9 @@ class EdgeBank:
             size *= 2
         if size > len(self._key_T):
             key_T = np.full(size, _FREE, np.int64)
-            last_T, first_T = np.zeros((2, size), self._last_T.dtype)
-            count_T = np.zeros(size, np.int64)
+            last_T = np.zeros(size, self._last_T.dtype)
+            first_T = np.zeros(size if len(self._first_T) else 0, self._last_T.dtype)
+            count_T = np.zeros(size if len(self._count_T) else 0, np.int64)
             _move(
                 self._key_T, self._last_T, self._first_T, self._count_T,
                 key_T, last_T, first_T, count_T,
@@ -258,7 +261,7 @@ def _score(  # type: ignore[no-untyped-def]
             if (
                 key_T[slot] == key
                 and time_B[row] - last_T[slot] <= window
-                and count_T[slot] >= least_count
+                and (count_T.shape[0] == 0 or count_T[slot] >= least_count)
             ):
                 score_BC[row, column] = 1.0
 
@@ -282,6 +285,7 @@ def _update(  # type: ignore[no-untyped-def]
     A pair's mean gap is its time from first to last over one less than its events.
     """
     gaps, gap_sum, interval_sum = 0, 0.0, 0.0
+    counts, intervals = count_T.shape[0] > 0, first_T.shape[0] > 0
     for event in range(len(time_M)):
         time = time_M[event]
         key = _pair_key(source_M[event], target_M[event], undirected)
@@ -289,16 +293,19 @@ def _update(  # type: ignore[no-untyped-def]
         if key_T[slot] == key:
             gaps += 1
             gap_sum += float(time - last_T[slot])
-            count = count_T[slot]
-            if count > 1:
-                interval_sum -= float(last_T[slot] - first_T[slot]) / (count - 1)
-            interval_sum += float(time - first_T[slot]) / count
+            if intervals:
+                count = count_T[slot]
+                if count > 1:
+                    interval_sum -= float(last_T[slot] - first_T[slot]) / (count - 1)
+                interval_sum += float(time - first_T[slot]) / count
         else:
             key_T[slot] = key
-            first_T[slot] = time
             pairs += 1
+            if intervals:
+                first_T[slot] = time
         last_T[slot] = time
-        count_T[slot] += 1
+        if counts:
+            count_T[slot] += 1
     return pairs, gaps, gap_sum, interval_sum
 
 
@@ -311,5 +318,7 @@ def _move(  # type: ignore[no-untyped-def]
             slot = _find(old_key_T[old], key_T)
             key_T[slot] = old_key_T[old]
             last_T[slot] = old_last_T[old]
-            first_T[slot] = old_first_T[old]
-            count_T[slot] = old_count_T[old]
+            if first_T.shape[0] > 0:
+                first_T[slot] = old_first_T[old]
+            if count_T.shape[0] > 0:
+                count_T[slot] = old_count_T[old]
