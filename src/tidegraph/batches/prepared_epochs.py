@@ -108,7 +108,7 @@ class PreparedEpochs(Preparer):
         if number in self.fresh and not self.groups:
             return super().prepare(number, negative_BC, epoch=epoch, as_of=as_of)
         drawn = epoch % self.groups if self.groups else epoch
-        key = (self._identity, number, as_of, zlib.crc32(np.ascontiguousarray(negative_BC)), drawn)
+        key = (self._identity, number, as_of, zlib.crc32(negative_BC.tobytes()), drawn)
         found: tuple[np.ndarray, PreparedBatch] | None = self.kept.get(key)
         if found is not None and np.array_equal(found[0], negative_BC):
             batch = found[1]

@@ -150,7 +150,7 @@ class MixerBlock(nn.Module):
         self.channel_in = nn.Linear(channels, channel_hidden)
         self.channel_out = nn.Linear(channel_hidden, channels)
 
-    def forward(self, token_SKD: Tensor, key: int) -> Tensor:
+    def forward(self, token_SKD: Tensor, key: int | Tensor) -> Tensor:
         """[S, K, D]; `key` is the random stream of the dropout."""
         rate = self.dropout if self.training else 0.0
         normed_SDK = self.token_norm(token_SKD).transpose(1, 2)

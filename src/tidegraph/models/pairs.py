@@ -35,7 +35,7 @@ class Pairing:
     first_P: Tensor
     second_P: Tensor
     place_P: Tensor | None
-    key: int
+    key: int | Tensor
 
 
 class PairModel(TemporalModel):

@@ -22,7 +22,7 @@ def linear(layer: nn.Linear, x: Tensor) -> Tensor:
     return flat.view(*x.shape[:-1], -1)
 
 
-def dropped(x: Tensor, probability: float, key: int) -> Tensor:
+def dropped(x: Tensor, probability: float, key: int | Tensor) -> Tensor:
     """`x` with dropout from a counter-based key; itself where `probability` is 0."""
     return x * keep_mask(key, tuple(x.shape), probability, x) if probability else x
 
@@ -55,7 +55,9 @@ class AttentionBlock(nn.Module):
         self.hidden_out = nn.Linear(hidden, width)
         self.attention_norm, self.hidden_norm = nn.LayerNorm(width), nn.LayerNorm(width)
 
-    def forward(self, query_PQD: Tensor, other_PJD: Tensor, used_PJ: Tensor, key: int) -> Tensor:
+    def forward(
+        self, query_PQD: Tensor, other_PJD: Tensor, used_PJ: Tensor, key: int | Tensor
+    ) -> Tensor:
         """[P, Q, D]: the queries after attending to the used tokens of `other_PJD`.
 
         Args:
@@ -88,5 +90,5 @@ class AttentionBlock(nn.Module):
         )
         return linear(self.output, out_PHQd.transpose(1, 2).reshape(P, Q, D))
 
-    def _think(self, x: Tensor, rate: float, key: int) -> Tensor:
+    def _think(self, x: Tensor, rate: float, key: int | Tensor) -> Tensor:
         return linear(self.hidden_out, dropped(gelu(linear(self.hidden_in, x)), rate, key))

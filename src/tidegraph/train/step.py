@@ -24,10 +24,11 @@ def padded_loss(
     model: TemporalModel, batch: PreparedBatch, *vectors: Tensor
 ) -> tuple[Tensor, StateWrites]:
     """The loss of a padded batch, and what it leaves in the state."""
-    assert batch.padding is not None
+    padding = batch.padding
+    assert padding is not None
     batch = inert(batch)
     logit_BC, encoded = model(batch, *vectors)
-    loss = link_loss(logit_BC, batch.padding.event_count)
+    loss = link_loss(logit_BC, padding.event_count)
     return loss, model.state_writes(batch, encoded)
 
 
