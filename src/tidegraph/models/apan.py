@@ -113,7 +113,7 @@ class APAN(TemporalModel):
         """
         return (
             Column("memory", (self.memory_width,)),
-            Column("mail", (self.mails, self.mail_width)),
+            Column("mail", (self.mails, self.mail_width), in_place=True),
             Column("mail_time", (self.mails,), torch.int64),
             Column("mail_count", (), torch.int64),
         )
@@ -122,7 +122,7 @@ class APAN(TemporalModel):
         self,
         batch: PreparedBatch,
         memory_UD: Tensor,
-        mail_UMX: Tensor,
+        mail_NMX: Tensor,
         time_UM: Tensor,
         count_U: Tensor,
     ) -> Encoded:
@@ -133,14 +133,14 @@ class APAN(TemporalModel):
         if self.node_projection is not None:
             memory_UD = memory_UD + self.node_projection(batch.node_features)
         own_SD = ops.gather_rows(memory_UD, seeds.row_S, seeds.row_uses)
-        hop = self._mails_as_neighbors(batch, time_UM, count_U)
+        hop = self._mails_as_neighbors(batch, time_UM, count_U, len(mail_NMX))
         query_SD = product(own_SD, self.query.weight.t(), self.query.bias)
         query_HSd = query_SD.view(S, H, D // H).transpose(0, 1)
         query_HSW = batched_product(query_HSd, self.key / math.sqrt(D // H))
         dropout = self.dropout if self.training else 0.0
         keep_SKH = keep_mask(batch.key, (S, self.mails, H), dropout, own_SD) if dropout else None
         sum_HSW = ops.temporal_attention(
-            query_HSW, mail_UMX.flatten(0, 1), hop, mail_UMX.new_empty(1, 0),
+            query_HSW, mail_NMX.flatten(0, 1), hop, mail_NMX.new_empty(1, 0),
             self.time_code.weight, self.time_code.bias, keep_SKH,
         )  # fmt: skip
         attended_SD = batched_product(sum_HSW, self.value).transpose(0, 1).reshape(S, D)
@@ -149,19 +149,23 @@ class APAN(TemporalModel):
         hidden_SD = functional.dropout(hidden_SD, dropout, self.training)
         return Encoded(product(hidden_SD, self.out.weight.t(), self.out.bias))
 
-    def _mails_as_neighbors(self, batch: PreparedBatch, time_UM: Tensor, count_U: Tensor) -> Hop:
-        """The seeds' mails as rows of the table of all mails of the batch's nodes."""
+    def _mails_as_neighbors(
+        self, batch: PreparedBatch, time_UM: Tensor, count_U: Tensor, num_nodes: int
+    ) -> Hop:
+        """The seeds' mails as rows of the table of all mails."""
         seeds = batch.seeds
         assert seeds is not None
-        slot_M = torch.arange(self.mails, dtype=torch.int32, device=seeds.row_S.device)
+        kind = torch.int32 if num_nodes * self.mails < 2**31 else torch.int64
+        slot_M = torch.arange(self.mails, dtype=kind, device=seeds.row_S.device)
+        node_S = batch.node_U.index_select(0, seeds.row_S).to(kind)
         mail_time_SM = time_UM.index_select(0, seeds.row_S).view(seeds.time_S.dtype)
-        row_SM = seeds.row_S.unsqueeze(1) * self.mails + slot_M
+        row_SM = node_S.unsqueeze(1) * self.mails + slot_M
         none = row_SM.new_empty(0)
         no_uses = Uses(none, none)  # mails are constants: no gradient is summed by their rows
         return Hop(
             self_S=seeds.row_S,
             neighbor_SK=row_SM,
-            event_SK=torch.zeros_like(row_SM),
+            event_SK=torch.zeros_like(row_SM, dtype=torch.int32),
             delta_SK=(seeds.time_S.unsqueeze(1) - mail_time_SM).float(),
             count_S=count_U.clamp(max=self.mails).int().index_select(0, seeds.row_S),
             self_uses=seeds.row_uses,

@@ -27,11 +27,14 @@ class Column:
         shape: of one node's row: (D,) for a vector, (M, D) for a ring of M of them, () for a
             number.
         dtype: of its numbers.
+        in_place: a step reads it where it lies, by the nodes' numbers: rows of thousands of numbers
+            cost more to copy than to use. The step is done with it before it writes.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
+    in_place: bool = False
 
 
 def memory_columns(width: int) -> tuple[Column, ...]:

@@ -122,12 +122,17 @@ class NodeState:
     def read(self, batch: PreparedBatch) -> tuple[Tensor, ...]:
         """Rows of the batch's nodes, [U, *shape] of every column, at exactly its version.
 
+        Of a column that is read in place it is the table itself.
+
         Raises:
             VersionError: the state is at another version than the batch needs.
         """
         self.check_version(batch)
         return tuple(
-            self.tables[column.name].index_select(0, batch.node_U) for column in self.columns
+            self.tables[column.name]
+            if column.in_place
+            else self.tables[column.name].index_select(0, batch.node_U)
+            for column in self.columns
         )
 
     def check_version(self, batch: PreparedBatch) -> None:
