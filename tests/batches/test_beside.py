@@ -13,6 +13,7 @@ import ledger
 import tiny
 from tidegraph.batches import History, PreparedBatch
 from tidegraph.batches.beside import WalkPlan, pairs_of
+from tidegraph.errors import SettingError
 
 
 def roots_of(batch: PreparedBatch) -> list[tuple[int, int]]:
@@ -133,6 +134,13 @@ def test_walks_change_with_the_epoch_but_not_with_the_batch() -> None:
     everyone = whole.prepare(0, np.empty((40, 0), np.int32))
     assert everyone.walks is not None
     assert everyone.walks.event_SML[int(everyone.root_R[30])].equal(events[0][0])
+
+
+@pytest.mark.parametrize("neighbors", [(), (2, 2)])
+def test_shared_nodes_take_one_layer(neighbors: tuple[int, ...]) -> None:
+    history = History(neighbors=neighbors, memory=False, shared=True)
+    with pytest.raises(SettingError, match="one layer"):
+        tiny.preparer(tiny.random_stream(0, 5), history, 5)
 
 
 def test_pairs_without_candidates_and_without_events() -> None:

@@ -28,6 +28,7 @@ from every import (
     small_settings,
     spoiled,
 )
+from tidegraph.errors import SettingError
 from tidegraph.models import MODELS, build_model, model_class, model_settings
 from tidegraph.train import load_run
 
@@ -121,6 +122,26 @@ def test_every_weight_learns_along_the_slope(name: str) -> None:
                 p.add_(direction[n], alpha=sign * size)
             losses.append(float(loss()))
     assert (losses[0] - losses[1]) / (2 * size) == pytest.approx(slope, rel=1e-5, abs=1e-6)
+
+
+@every_model
+@pytest.mark.parametrize("width", [0, 2])
+def test_single_precision_is_close(name: str, width: int) -> None:
+    """What training and scoring run in; scoring has faster paths of its own."""
+    stream = tiny.random_stream(7, 30, node_feature_width=width)
+    model = small(name, stream)
+    drawn = [np.full((10, 2), 1, np.int32)] * 3
+    expected = torch.cat(tiny.scores(model, tiny.preparer(stream, model.history, 10), drawn))
+    model = model.float()
+    prep = tiny.preparer(stream, model.history, 10)
+    found = torch.cat(tiny.scores(model, prep, drawn))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-3)
+    state = tiny.empty_state(model, stream.num_nodes)
+    with_graph = [
+        tiny.step(model, state, prep.prepare(number, drawn[number])).detach() for number in range(3)
+    ]
+    torch.testing.assert_close(torch.cat(with_graph).double(), expected, rtol=1e-4, atol=1e-3)
 
 
 # ---------------------------------------------------------------- what a score may depend on
@@ -308,3 +329,24 @@ def test_settings_and_equations_are_described(name: str) -> None:
     undescribed = [s.name for s in model_settings(model_class(name)) if not s.help]
     assert undescribed == []
     assert equations_are_cited(name)
+
+
+WRONG = {
+    "tgat": [{"layers": 4}, {"time": 0}, {"neighbors": 0}, {"dropout": 1.0}, {"heads": 0}],
+    "graphmixer": [
+        {"neighbors": 0}, {"token_factor": 0.0}, {"channel_factor": float("inf")},
+        {"dropout": -0.1}, {"node_window": 0.0}, {"layers": 0},
+    ],
+    "dygformer": [{"length": 1}, {"patch": 0}, {"channel": 0}, {"heads": 7}, {"dropout": 2.0}],
+    "tcl": [{"neighbors": 0}, {"layers": 0}, {"heads": 7}, {"dropout": 1.0}],
+    "cawn": [{"walks": 0}, {"steps": 0}, {"bias": -1.0}, {"bias": float("inf")}, {"hidden": 0}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [(name, wrong) for name, several in WRONG.items() for wrong in several]
+)
+def test_values_out_of_range_are_named(name: str, wrong: dict[str, Any]) -> None:
+    schema = tiny.random_stream(0, 5).events().schema
+    with pytest.raises(SettingError, match=next(iter(wrong))):
+        build_model(name, schema, **wrong)

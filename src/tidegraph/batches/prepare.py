@@ -105,6 +105,11 @@ class Preparer:
     gather: bool = True
 
     def __post_init__(self) -> None:
+        if self.history.shared and len(self.history.neighbors) != 1:
+            raise SettingError(
+                f"shared nodes are counted in one layer of neighbours, and neighbors is "
+                f"{self.history.neighbors}: give one number"
+            )
         if self.history.memory and self.index.directed:
             raise SettingError(
                 "the index is directed but the model keeps memory: mail reaches both ends of an "

@@ -154,12 +154,11 @@ class CAWN(PairModel):
         own, other = counts_of(walks.own_SMII.to(like), walks.across_P2MII.to(like), pairing)
         P, _, M, positions, _ = own.shape
         seed_X = torch.stack([pairing.first_P, pairing.second_P], dim=1).flatten()
-        # f is a sum over both sets; its last layer is linear, so it is applied to the sum.
+        # f is a sum over both sets; what follows its ReLU is linear and becomes one matrix.
         hidden = torch.relu(linear(self.place_in, own)) + torch.relu(linear(self.place_in, other))
-        place_XMIp = product(
-            hidden.flatten(0, -2), self.place_out.weight.t(), 2 * self.place_out.bias
-        )
-        gate_XMIG = linear(self.place_gates, place_XMIp).view(2 * P, M, positions, -1)
+        fold_pG = product(self.place_out.weight.t(), self.place_gates.weight.t())
+        bias_G = self.place_gates.weight @ (2 * self.place_out.bias)
+        gate_XMIG = product(hidden.flatten(0, -2), fold_pG, bias_G).view(2 * P, M, positions, -1)
         gate_XMIG = gate_XMIG + alone.gate_SMIG.index_select(0, seed_X)
         used_YI = alone.used_SMI.index_select(0, seed_X).flatten(0, 1)
         walk_YH = self._read(gate_XMIG.flatten(0, 1), used_YI)

@@ -81,6 +81,10 @@ class GraphMixer(TemporalModel):
                 raise SettingError(f"{name}={factor}: expected a number above 0")
         if not 0 <= dropout < 1:
             raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
+        if node_window is not None and not 0 < node_window < float("inf"):
+            raise SettingError(
+                f"node_window={node_window}: expected a number of time units above 0, or none"
+            )
         self.dropout = dropout
         self.history = History(
             neighbors=(neighbors,),

@@ -33,9 +33,14 @@ class Tokens:
 
 
 def newest_first(hop: Hop) -> Tokens:
-    """The hop's slots from the latest event back, as wide as the longest history needs."""
-    K = max(int(hop.count_S.max()) if len(hop.count_S) else 0, 1)
-    return take_tokens(hop, min(K, hop.neighbor_SK.shape[1]))
+    """The hop's slots from the latest event back, as wide as the longest history needs.
+
+    On a GPU as wide as the hop: asking for the longest would wait for it.
+    """
+    K = hop.neighbor_SK.shape[1]
+    if not hop.count_S.is_cuda and len(hop.count_S):
+        K = min(K, max(int(hop.count_S.max()), 1))
+    return take_tokens(hop, K)
 
 
 def take_tokens(hop: Hop, width: int) -> Tokens:
