@@ -2,8 +2,7 @@
 
 Then q depends on parameters alone, and a neighbour is its event and its age: scores and values of
 events are computed once per distinct event of the batch, and neither a query per seed nor a row of
-features per slot exists. The result is that of `attention_layer`; on the Wikipedia stream a TGAT
-step takes less than half the time.
+features per slot exists. The result is that of `attention_layer`.
 
 Shape legend: S seeds, K slots, E distinct events, F event-feature width, H heads, d width per head,
 T time-code width.
@@ -38,12 +37,13 @@ def shared_query_layer(
     H, d, _ = w.key.shape
     F = features_EF.shape[1]
     used_E, row_SK, indptr_E1, slot_M = _distinct(hop, F)
-    feature_EF = features_EF[used_E].to(w.key.dtype)
+    feature_EF = features_EF.index_select(0, used_E).to(w.key.dtype)
     bias_E = w.query_bias + w.query_time @ torch.cos(w.time_bias)
     query_HW = batched_product(bias_E.view(H, 1, d), w.key / math.sqrt(d)).squeeze(1)
-    score_EH = product(feature_EF, query_HW[:, :F].t())
-    value_F = w.value[:, :F].transpose(0, 1).reshape(F, H * d)
-    value_EHd = product(feature_EF, value_F).view(-1, H, d)
+    # Scores and values of events by one product.
+    value_FE = w.value[:, :F].transpose(0, 1).reshape(F, H * d)
+    both_EX = product(feature_EF, torch.cat([value_FE, query_HW[:, :F].t()], dim=1))
+    value_EHd, score_EH = both_EX[:, : H * d].reshape(-1, H, d), both_EX[:, H * d :]
     S, K = hop.neighbor_SK.shape
     keep_SKH = keep_mask(key, (S, K, H) if dropout else (0, 0, 0), dropout, score_EH)
     sum_SHd, code_HST = _Attend.apply(  # type: ignore[no-untyped-call]
