@@ -216,12 +216,14 @@ class Padding:
         size: the number of real events as a plain number, 0 where only the tensor knows it.
         event_count: int32 [], real events.
         node_count: int32 [], real unique nodes.
+        seed_count: int32 [], real seeds of the roots.
         feature_count: int32 [], real rows of `features`; None where they are the whole store.
     """
 
     size: int
     event_count: Tensor
     node_count: Tensor
+    seed_count: Tensor
     feature_count: Tensor | None
 
 

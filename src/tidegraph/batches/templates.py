@@ -20,7 +20,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tidegraph.batches.prepared import Hop, Mail, Padding, PreparedBatch, Uses, Writes
+from tidegraph.batches.prepared import (
+    Ends,
+    Hop,
+    Mail,
+    Padding,
+    PreparedBatch,
+    Seeds,
+    Shared,
+    Uses,
+    WalkSets,
+    Writes,
+)
 from tidegraph.errors import SettingError
 
 _ALIGNMENT = 16  # bytes, as for the block of `move_as_one`
@@ -29,7 +40,8 @@ _MARGIN = 0.02  # room above the largest sampled size: other epochs draw other n
 _HEADROOM = 0.8  # of the bound on waste, for batches that were not sampled
 _KNOWN = {
     "number", "version", "key", "event_B", "root_R", "root_uses", "candidates", "node_U", "hops",
-    "mail", "writes", "features", "node_features", "event_E", "padding",
+    "mail", "writes", "features", "node_features", "event_E", "padding", "seeds", "ends", "shared",
+    "walks",
 }  # fmt: skip
 
 
@@ -39,7 +51,7 @@ class Sizes:
 
     Attributes:
         events: B.
-        seeds: S of each hop, innermost first.
+        seeds: S of each hop, innermost first; without hops, of the roots where they have seeds.
         nodes: U.
         mail_nodes, mails: M and L.
         writes, partners: W and P.
@@ -87,6 +99,10 @@ class Form:
             batch's own.
         node_width, node_dtype: of `node_features`; width 0 for none.
         deferred: rows of features are fetched when the batch is executed.
+        seed_time: type of the seeds' query times, None where seeds have none.
+        elapsed: they have the time since their last event too.
+        ends, shared: present or not.
+        walks: M and L, None for none.
     """
 
     candidates: int
@@ -99,12 +115,18 @@ class Form:
     node_width: int
     node_dtype: torch.dtype
     deferred: bool
+    seed_time: torch.dtype | None
+    elapsed: bool
+    ends: bool
+    shared: bool
+    walks: tuple[int, int] | None
 
 
 def form_of(batch: PreparedBatch) -> Form:
     """The form of a batch; its features count as its own where it names them."""
     node = batch.node_features
     own = batch.event_E is not None
+    walks = batch.event_B if batch.walks is None else batch.walks.node_SML
     return Form(
         candidates=batch.candidates,
         fanouts=tuple(int(hop.neighbor_SK.shape[1]) for hop in batch.hops),
@@ -116,6 +138,11 @@ def form_of(batch: PreparedBatch) -> Form:
         node_width=0 if node is None else int(node.shape[1]),
         node_dtype=torch.float32 if node is None else node.dtype,
         deferred=own and batch.deferred,
+        seed_time=None if batch.seeds is None else batch.seeds.time_S.dtype,
+        elapsed=batch.seeds is not None and batch.seeds.elapsed_S is not None,
+        ends=batch.ends is not None,
+        shared=batch.shared is not None,
+        walks=None if batch.walks is None else (walks.shape[1], walks.shape[2]),
     )
 
 
@@ -123,9 +150,12 @@ def sizes_of(batch: PreparedBatch) -> Sizes:
     """The real sizes of a batch that is not padded."""
     mail, writes = batch.mail, batch.writes
     own = batch.features if batch.event_E is None else batch.event_E
+    seeds = [len(hop.self_S) for hop in batch.hops]
+    if not seeds and (batch.seeds is not None or batch.walks is not None):
+        seeds = [len(batch.root_uses.indptr_R1) - 1]
     return Sizes(
         events=batch.size,
-        seeds=tuple(len(hop.self_S) for hop in batch.hops),
+        seeds=tuple(seeds),
         nodes=len(batch.node_U),
         mail_nodes=0 if mail is None else len(mail.row_M),
         mails=0 if mail is None else len(mail.event_L),
@@ -185,7 +215,9 @@ class Template:
 
     def _shell(self, take: Take) -> PreparedBatch:
         form, sizes, index = self.form, self.sizes, torch.int32
-        tables = [sizes.nodes, *sizes.seeds][: len(sizes.seeds)]  # rows below each hop
+        of_hops = sizes.seeds[: len(form.fanouts)]
+        tables = [sizes.nodes, *of_hops][: len(of_hops)]  # rows below each hop
+        pairs = sizes.events * (1 + form.candidates)
         roots = sizes.events * (2 + form.candidates)
         last = sizes.seeds[-1] if sizes.seeds else sizes.nodes
         own = form.table_rows is None
@@ -203,7 +235,7 @@ class Template:
             node_U=take(index, sizes.nodes),
             hops=tuple(
                 _hop_shell(take, S, K, rows)
-                for S, K, rows in zip(sizes.seeds, form.fanouts, tables, strict=True)
+                for S, K, rows in zip(of_hops, form.fanouts, tables, strict=True)
             ),
             mail=_mail_shell(take, sizes) if form.mail else None,
             writes=_writes_shell(take, sizes) if form.writes else None,
@@ -214,7 +246,18 @@ class Template:
                 take(form.node_dtype, node_rows, form.node_width) if form.node_width else None
             ),
             event_E=take(index, sizes.features) if own else None,
-            padding=Padding(0, take(index), take(index), take(index) if own else None),
+            padding=Padding(0, take(index), take(index), take(index), take(index) if own else None),
+            seeds=_seeds_shell(take, form, last, sizes.nodes),
+            ends=Ends(take(index, sizes.writes), take(index, sizes.partners))
+            if form.ends
+            else None,
+            shared=Shared(
+                take(index, last, form.fanouts[-1] + 1),
+                take(index, pairs, 2, form.fanouts[-1] + 1),
+            )
+            if form.shared
+            else None,
+            walks=_walks_shell(take, form.walks, last, pairs) if form.walks else None,
         )
 
     def fits(self, sizes: Sizes) -> bool:
@@ -271,6 +314,31 @@ def _writes_shell(take: Take, sizes: Sizes) -> Writes:
     )
 
 
+def _seeds_shell(take: Take, form: Form, S: int, nodes: int) -> Seeds | None:
+    if form.seed_time is None:
+        return None
+    return Seeds(
+        row_S=take(torch.int32, S),
+        row_uses=Uses(take(torch.int32, nodes + 1), take(torch.int32, S)),
+        time_S=take(form.seed_time, S),
+        elapsed_S=take(torch.float32, S) if form.elapsed else None,
+    )
+
+
+def _walks_shell(take: Take, walks: tuple[int, int], S: int, pairs: int) -> WalkSets:
+    M, L = walks
+    index, number = torch.int32, torch.float32
+    return WalkSets(
+        self_S=take(index, S),
+        node_SML=take(index, S, M, L),
+        event_SML=take(index, S, M, L),
+        delta_SML=take(number, S, M, L),
+        length_SM=take(index, S, M),
+        own_SMII=take(number, S, M, L + 1, L + 1),
+        across_P2MII=take(number, pairs, 2, M, L + 1, L + 1),
+    )
+
+
 # ---------------------------------------------------------------- padding
 
 
@@ -319,7 +387,9 @@ def pad(batch: PreparedBatch, template: Template, block: Tensor | None = None) -
         _fill(out.writes.row_W, batch.writes.row_W, nodes - 1)
         _fill_indptr(out.writes.indptr_W1, batch.writes.indptr_W1)
         _fill(out.writes.partner_row_P, batch.writes.partner_row_P, nodes - 1)
+    _pad_beside(batch, out, last)
     out.padding.event_count.fill_(sizes.events)
+    out.padding.seed_count.fill_(len(batch.root_uses.indptr_R1) - 1)
     out.padding.node_count.fill_(sizes.nodes)
     if out.padding.feature_count is not None:
         out.padding.feature_count.fill_(sizes.features)
@@ -385,6 +455,27 @@ def _pad_roots(real: PreparedBatch, out: PreparedBatch, seeds: int) -> None:
     _fill(out.root_uses.position_M, position_M, 0)
 
 
+def _pad_beside(real: PreparedBatch, out: PreparedBatch, seeds: int) -> None:
+    """What some models ask for beside hops; `seeds`: of the roots, the last one never real."""
+    nodes = len(out.node_U)
+    if real.seeds is not None and out.seeds is not None:
+        _fill(out.seeds.row_S, real.seeds.row_S, nodes - 1)
+        _pad_uses(real.seeds.row_uses, out.seeds.row_uses)
+        _fill(out.seeds.time_S, real.seeds.time_S, 0)
+        if real.seeds.elapsed_S is not None and out.seeds.elapsed_S is not None:
+            _fill(out.seeds.elapsed_S, real.seeds.elapsed_S, 0)
+    if real.ends is not None and out.ends is not None:
+        _fill(out.ends.seed_W, real.ends.seed_W, seeds - 1)
+        _fill(out.ends.partner_seed_P, real.ends.partner_seed_P, seeds - 1)
+    if real.shared is not None and out.shared is not None:
+        _fill(out.shared.own_SJ, real.shared.own_SJ, 0)
+        _fill(out.shared.across_P2J, real.shared.across_P2J, 0)
+    if real.walks is not None and out.walks is not None:
+        _fill(out.walks.self_S, real.walks.self_S, nodes - 1)
+        for name in ("node_SML", "event_SML", "delta_SML", "length_SM", "own_SMII", "across_P2MII"):
+            _fill(getattr(out.walks, name), getattr(real.walks, name), 0)
+
+
 def _pad_features(batch: PreparedBatch, out: PreparedBatch, template: Template) -> Tensor:
     if template.form.table_rows is not None:
         return batch.features
@@ -411,10 +502,11 @@ def _pad_node_features(
 
 
 def inert(batch: PreparedBatch) -> PreparedBatch:
-    """The batch with zeros in the padding rows of its feature tables, whatever they held.
+    """The batch with zeros in the padding rows of its numbers, whatever they held.
 
     A row that nothing refers to still meets the gradient of a product over the whole table: zero
-    times NaN is NaN. So padding is replaced rather than trusted.
+    times NaN is NaN. So padding is replaced rather than trusted. (Times of slots and of mails are
+    replaced by the operators that read them.)
     """
     padding = batch.padding
     if padding is None:
@@ -424,7 +516,22 @@ def inert(batch: PreparedBatch) -> PreparedBatch:
         features = real_rows(features, padding.feature_count)
     if node_features is not None:
         node_features = real_rows(node_features, padding.node_count)
-    return replace(batch, features=features, node_features=node_features)
+    seeds, walks = batch.seeds, batch.walks
+    if seeds is not None:
+        elapsed_S = seeds.elapsed_S
+        if elapsed_S is not None:
+            elapsed_S = real_rows(elapsed_S, padding.seed_count)
+        time_S = real_rows(seeds.time_S, padding.seed_count)
+        seeds = replace(seeds, time_S=time_S, elapsed_S=elapsed_S)
+    if walks is not None:
+        pair_count = padding.event_count * (1 + batch.candidates)
+        walks = replace(
+            walks,
+            delta_SML=real_rows(walks.delta_SML, padding.seed_count),
+            own_SMII=real_rows(walks.own_SMII, padding.seed_count),
+            across_P2MII=real_rows(walks.across_P2MII, pair_count),
+        )
+    return replace(batch, features=features, node_features=node_features, seeds=seeds, walks=walks)
 
 
 def real_rows(rows_X: Tensor, count: Tensor) -> Tensor:
@@ -488,7 +595,7 @@ class TemplateSet:
             vectors_nd[:, -1] = 0
         order_n = np.lexsort([*vectors_nd.T, vectors_nd.sum(1)])
         vectors_nd = vectors_nd[order_n]
-        room = _Room(np.array([True, *[True] * len(form.fanouts), True, form.mail, form.mail,
+        room = _Room(np.array([True, *[True] * len(found[0].seeds), True, form.mail, form.mail,
                                form.writes, form.writes, not whole]))  # fmt: skip
         cuts, spent = _best_cuts(vectors_nd, room, most, _HEADROOM * waste)
         one_each = bool((vectors_nd[:, -2] == vectors_nd[:, -3]).all())

@@ -72,7 +72,8 @@ def use_scoring(name: str) -> Iterator[None]:
 def scores_exactly(like: Tensor) -> bool:
     """This product is part of scoring, where rows must not depend on the rows beside them."""
     return (
-        torch.is_inference_mode_enabled()
+        not torch.is_grad_enabled()  # asked first: a compiler cannot trace the next question
+        and torch.is_inference_mode_enabled()
         and _scoring == "exact"
         and like.dtype == torch.float32
         and like.device.type == "cpu"

@@ -57,7 +57,7 @@ class CompiledExecutor(TemplateExecutor):
         with self.times("load"):
             static.load(batch, self.transfer)
             if self.rows is None:
-                vectors = static.vectors(*self.state.read(batch))
+                vectors = static.vectors(*self._read_rows(batch))
             else:
                 vectors = self.rows.read(static.batch)
         with self.times("forward"):

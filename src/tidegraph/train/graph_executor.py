@@ -59,7 +59,7 @@ class GraphExecutor(TemplateExecutor):
         with self.times("load"):
             static.load(batch, self.transfer)
             if self.rows is None:
-                tables = static.vectors(*self.state.read(batch))
+                tables = static.vectors(*self._read_rows(batch))
             else:
                 tables = self.rows.tables()
         with self.times("step"):

@@ -7,7 +7,7 @@ keys of random streams) is read from tensors, so the same recorded operations se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
@@ -16,7 +16,7 @@ from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.batches.templates import inert
 from tidegraph.models.base import TemporalModel
 from tidegraph.ops import link_loss
-from tidegraph.state import ScratchRows, StateWrites
+from tidegraph.state import RingPush, RowWrite, ScratchRows, StateWrites
 from tidegraph.train.adam import Adam
 
 
@@ -63,4 +63,12 @@ class TrainingStep:
         if self.clip is not None:
             clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
-        return loss.detach(), changes
+        return loss.detach(), tuple(_detached(change) for change in changes)
+
+
+def _detached(change: RowWrite | RingPush) -> RowWrite | RingPush:
+    """A change that keeps no graph of the step alive."""
+    if isinstance(change, RingPush):
+        values = {name: value_W.detach() for name, value_W in change.values.items()}
+        return replace(change, values=values)
+    return replace(change, value_W=change.value_W.detach())

@@ -18,7 +18,7 @@ from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.batches.templates import Template, TemplateSet, pad, sizes_of
 from tidegraph.errors import TidegraphError
 from tidegraph.models.base import TemporalModel
-from tidegraph.state import NodeState, RingPush, RowWrite, ScratchRows, StateWrites
+from tidegraph.state import HostState, NodeState, RingPush, RowWrite, ScratchRows, StateWrites
 from tidegraph.train.adam import Adam
 from tidegraph.train.executor import EagerExecutor, _in_precision
 from tidegraph.train.stages import StageTimes
@@ -180,9 +180,16 @@ class TemplateExecutor(EagerExecutor):
     def _step(self, batch: PreparedBatch, static: StaticBatch) -> Tensor:
         raise NotImplementedError
 
+    def _read_rows(self, batch: PreparedBatch) -> tuple[Tensor, ...]:
+        """Rows of the state that the step does not read itself; a state on the host is asked for
+        the nodes' numbers there, another for those on its device."""
+        if not isinstance(self.state, HostState):
+            batch = replace(batch, node_U=batch.node_U.to(self.state.device))
+        return tuple(self.state.read(batch))
+
     def _publish(self, batch: PreparedBatch) -> None:
-        """The step has written the state: its next version is there."""
-        self.state.version += 1
+        """The step has written the state itself: only its next version is announced."""
+        self.state.write(replace(batch, writes=None), ())
 
     def _write_rows(self, batch: PreparedBatch, changes: StateWrites) -> None:
         """Write (and publish) what a step made of rows that it did not read itself."""
