@@ -38,6 +38,7 @@ from tidegraph.train.evaluate import ranking_negatives
 from tidegraph.train.executor import EagerExecutor
 from tidegraph.train.joint import JointScorer, Piece, SingleScorer
 from tidegraph.train.metrics import lead, rank
+from tidegraph.train.run import load_run
 from tidegraph.train.stages import StageTimes
 from tidegraph.train.stream import Part
 
@@ -59,11 +60,14 @@ class Bench:
         settings: dict[str, Any] = {"layers": arguments.layers, "message": arguments.message}
         self.model: TemporalModel = build_model("tgn", events.schema, **settings)
         size = arguments.batch
-        trainer = Trainer(
-            self.model, epochs=arguments.epochs, batch_size=size, evaluation_batch_size=size,
-            candidates=0,
-        )  # fmt: skip
-        run = trainer.fit(train, val)
+        if arguments.run is not None and arguments.run.exists():
+            run = load_run(arguments.run, events=events)
+        else:
+            trainer = Trainer(
+                self.model, epochs=arguments.epochs, batch_size=size, evaluation_batch_size=size,
+                candidates=0, directory=arguments.run,
+            )  # fmt: skip
+            run = trainer.fit(train, val)
         self.stream = run.stream.with_part(Part("test", test.start, test.stop, size))
         self.state, self.candidates = run.state, arguments.candidates
         self.model = run.model.eval()
@@ -196,6 +200,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, default=0, help="of the test split; 0: all")
     parser.add_argument("--single", type=int, default=2, help="batches scored event by event")
+    parser.add_argument(
+        "--run", type=Path, help="keep the trained run there, or take it from there"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     found = compare(Bench(arguments), arguments.rounds, arguments.single)

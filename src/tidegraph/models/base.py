@@ -86,7 +86,7 @@ class TemporalModel(nn.Module):
         settings: the constructor's arguments (without `schema`), defaults filled in; what a
             checkpoint needs to build the model again.
         rows_alone: while scoring, `encode` treats each row by itself to the bit: it uses operators
-            of `tidegraph.ops` (`ops.linear` for `nn.Linear`) and what works element by element.
+            of `tidegraph.ops` (`ops.linear` for `nn.Linear`), else works element by element.
         precision: "fp32", or "bf16" for matrix products of rounded factors.
     """
 

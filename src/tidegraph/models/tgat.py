@@ -85,6 +85,7 @@ class TGAT(TemporalModel):
             visibility=visibility,
             memory=False,
         )
+        self.rows_alone = True
         features, nodes = schema.event_features, schema.node_features
         self.time_code = TimeCode(time, trainable=time_code == "trainable")
         with warnings.catch_warnings():  # PyTorch remarks on weights of width 0

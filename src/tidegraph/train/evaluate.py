@@ -34,7 +34,6 @@ from tidegraph.train.joint import (
     Scorer,
     SingleScorer,
     joins,
-    steps_alone,
 )
 from tidegraph.train.metrics import Metrics, PairScores, Protocol, RankScores, lead
 from tidegraph.train.scale import why_diverged
@@ -223,7 +222,7 @@ def evaluate(
 def advance(model: TemporalModel, state: NodeState, stream: Stream, phase: str) -> None:
     """Move `state` past a phase of the stream without scoring."""
     model.eval()
-    if steps_alone(model, state, stream):
+    if joins(model, state, stream):
         steps = MemorySteps(model, state, stream)
         for number in stream.phase(phase).batches:
             steps.step_to(number)

@@ -131,7 +131,7 @@ class MemorySteps:
     """Moves a state past batches by their endpoints alone, without aggregation.
 
     Args:
-        model: with `evolve`, or without memory.
+        model: `joins(model, state, stream)` must hold.
         state: moves.
         stream: where the batches come from.
     """
@@ -165,8 +165,11 @@ _KNOWN_HISTORY = {
 }  # fmt: skip
 
 
-def steps_alone(model: TemporalModel, state: NodeState, stream: Stream) -> bool:
-    """Whether the state can move on without aggregation, to the same bits: see `MemorySteps`."""
+def joins(model: TemporalModel, state: NodeState, stream: Stream) -> bool:
+    """Whether memory can go ahead, and batches be scored together, with the same bits.
+
+    On a CPU only: elsewhere products round a row by the rows beside it.
+    """
     history: Any = model.history
     # What a history asks for beyond this may tie state and aggregation together.
     plain = all(
@@ -177,21 +180,14 @@ def steps_alone(model: TemporalModel, state: NodeState, stream: Stream) -> bool:
     evolves = not history.memory or type(model).evolve is not TemporalModel.evolve
     on_host = state.device.type == "cpu" and not isinstance(state, HostState)
     return (
-        plain
+        model.rows_alone
+        and plain
         and evolves
         and on_host
         and stream.transfer is None
         and not model.memory_from_embeddings
         and next(model.parameters()).dtype == torch.float32
     )
-
-
-def joins(model: TemporalModel, state: NodeState, stream: Stream) -> bool:
-    """Whether batches of this model can be scored together with the same bits.
-
-    On a CPU only: elsewhere products round a row by the rows beside it.
-    """
-    return model.rows_alone and steps_alone(model, state, stream)
 
 
 class _StateRows:
