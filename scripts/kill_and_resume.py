@@ -35,7 +35,9 @@ from tidegraph.train.checkpoint import load_checkpoint
 from tidegraph.train.run_files import RunFiles, write_atomically
 
 RESULT = "result.json"
-TIMINGS = ("events_per_second", "seconds", "stages", "evaluation_seconds")
+TIMINGS = (
+    "events_per_second", "seconds", "stages", "evaluation_seconds", "exposed", "staleness",
+)  # fmt: skip
 
 
 class Beat(Listener):
@@ -124,7 +126,7 @@ def train(options: argparse.Namespace, directory: Path, listener: Listener) -> N
     part, val, test = events.split(val=0.15, test=0.15)
     settings = TrainSettings(
         epochs=options.epochs, batch_size=options.batch_size, candidates=10, seed=options.seed,
-        patience=0, checkpoint_batches=options.checkpoint_batches,
+        patience=0, checkpoint_batches=options.checkpoint_batches, **json.loads(options.training),
     )  # fmt: skip
     model = build_model("tgn", events.schema, seed=options.seed, **json.loads(options.model))
     trainer = Trainer(model, settings, directory=directory, listener=listener)
@@ -245,6 +247,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=200)
     parser.add_argument("--checkpoint-batches", type=int, default=10)
     parser.add_argument("--model", default="{}", help="settings of the TGN as JSON")
+    parser.add_argument("--training", default="{}", help="more settings of training as JSON")
     parser.add_argument("--seed", type=int, default=0, help="of the training")
     parser.add_argument("--kill-seed", type=int, default=0, help="of the moments of the kills")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)

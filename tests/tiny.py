@@ -7,12 +7,13 @@ feature table belongs to, wherever preparation has moved it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from torch import Tensor
 
 from tidegraph.batches import BatchPlan, History, Hop, PreparedBatch, Preparer, Uses
 from tidegraph.events import Events
@@ -108,6 +109,7 @@ def preparer(
     dedup: bool = True,
     compact: bool = False,
     seed: int = 0,
+    staleness: int = 0,
 ) -> Preparer:
     """One phase over the whole stream, or over the `kept` event ids only."""
     events = stream.events() if isinstance(stream, Stream) else stream
@@ -118,7 +120,7 @@ def preparer(
     return Preparer(
         events=events,
         index=TemporalIndex.from_events(events, keep=keep),
-        plan=BatchPlan.build([("train", ids, batch_size)]),
+        plan=BatchPlan.build([("train", ids, batch_size)], {"train": staleness}),
         history=history,
         features=FeatureStore.of(events.features),
         node_features=FeatureStore.of(events.node_features),
@@ -243,3 +245,21 @@ def random_hop(
         self_uses=uses_of(self_S, rows),
         neighbor_uses=uses_of(np.where(used_SK, neighbor_SK, -1), rows),
     )
+
+
+def assert_equal_batches(first: object, second: object) -> None:
+    """All fields, recursively, bit for bit."""
+    assert type(first) is type(second)
+    if isinstance(first, Tensor):
+        assert isinstance(second, Tensor)
+        assert first.dtype == second.dtype
+        assert torch.equal(first, second)
+    elif is_dataclass(first):
+        for field in fields(first):
+            assert_equal_batches(getattr(first, field.name), getattr(second, field.name))
+    elif isinstance(first, tuple):
+        assert isinstance(second, tuple)
+        for one, other in zip(first, second, strict=True):
+            assert_equal_batches(one, other)
+    else:
+        assert first == second

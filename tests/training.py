@@ -25,7 +25,10 @@ SETTINGS: dict[str, Any] = {
     "epochs": 3, "batch_size": 20, "learning_rate": 0.012, "evaluation_batch_size": 12,
     "candidates": 5, "patience": 0,
 }  # fmt: skip
-TIMINGS = ("events_per_second", "seconds", "stages", "evaluation_seconds", "traffic")
+TIMINGS = (
+    "events_per_second", "seconds", "stages", "evaluation_seconds", "traffic", "exposed",
+    "staleness",
+)  # fmt: skip
 BATCHES = 3 * (4 + 2)  # of SETTINGS on `chatter()`: training and validation, all epochs
 
 

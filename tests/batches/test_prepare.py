@@ -7,14 +7,13 @@ temporal graph code falls into, each on a graph small enough to draw.
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 import ledger
 import tiny
@@ -148,24 +147,6 @@ def test_everything_equals_a_scan_over_the_events(
         check_padding(batch)
 
 
-def assert_equal_batches(first: object, second: object) -> None:
-    """All fields, recursively, bit for bit."""
-    assert type(first) is type(second)
-    if isinstance(first, Tensor):
-        assert isinstance(second, Tensor)
-        assert first.dtype == second.dtype
-        assert torch.equal(first, second)
-    elif is_dataclass(first):
-        for field in fields(first):
-            assert_equal_batches(getattr(first, field.name), getattr(second, field.name))
-    elif isinstance(first, tuple):
-        assert isinstance(second, tuple)
-        for one, other in zip(first, second, strict=True):
-            assert_equal_batches(one, other)
-    else:
-        assert first == second
-
-
 @pytest.mark.parametrize("strategy", ["recent", "uniform"])
 def test_batches_are_equal_in_whatever_order_they_are_prepared(strategy: str) -> None:
     """Preparation keeps nothing between calls: ahead, backwards and again give the same value."""
@@ -180,8 +161,10 @@ def test_batches_are_equal_in_whatever_order_they_are_prepared(strategy: str) ->
     backward = [prepare(b) for b in reversed(range(len(prep.plan)))][::-1]
     alone = tiny.preparer(stream, history, 7)
     for number, batch in enumerate(forward):
-        assert_equal_batches(batch, backward[number])
-        assert_equal_batches(batch, alone.prepare(number, tiny.negatives(alone, number), epoch=1))
+        tiny.assert_equal_batches(batch, backward[number])
+        tiny.assert_equal_batches(
+            batch, alone.prepare(number, tiny.negatives(alone, number), epoch=1)
+        )
 
 
 def test_uniform_neighbors_are_distinct_past_events_and_change_with_the_epoch() -> None:

@@ -73,6 +73,35 @@ def test_features_are_stored_as_asked_and_stay_so(table: Path, here: Path) -> No
     assert weights(Path(plain.last["paths"]["run"])) != weights(Path("runs/coded"))
 
 
+def test_a_pipeline_changes_no_figure_and_says_where_the_time_went(table: Path, here: Path) -> None:
+    plain = train(table, "--name", "plain", "--json")
+    result = train(
+        table, "--name", "ahead", "--prepare-threads", "2", "--queue-depth", "4", "--trace"
+    )
+    assert result.code == 0, result.err
+    assert weights(here / "runs" / "ahead") == weights(Path(plain.last["paths"]["run"]))
+    lines = result.out.splitlines()
+    (time,) = [line for line in lines if line.startswith("time      ")]
+    assert "forward" in time
+    assert any(line.startswith("trace     runs/ahead/trace.json (open it") for line in lines)
+    assert json.loads((here / "runs" / "ahead" / "trace.json").read_text())["traceEvents"]
+    assert "On the critical path: prepare" in (here / "runs/ahead/report.html").read_text()
+    assert "trace" not in plain.last["paths"]
+    more = cli("train", "--resume", "runs/ahead", "--epochs", "3", "--no-trace",
+               "--prepare-threads", "0")  # fmt: skip
+    assert more.code == 0, more.err
+
+
+def test_staleness_is_said_to_gain_nothing_where_it_does(table: Path, here: Path) -> None:
+    result = train(table, "--staleness", "2", "--batch-size", "10")
+    assert result.code == 0, result.err
+    assert "note      staleness 2 gains nothing over 0 here" in result.out
+    assert "older than the newest" in next(here.glob("runs/*/report.html")).read_text()
+    refused = cli("train", "--resume", next(here.glob("runs/*")), "--staleness", "0")
+    assert refused.code == 2
+    assert "leave out staleness" in refused.err
+
+
 def test_json_is_one_object_on_the_last_line_and_the_only_thing_on_stdout(trained: Trained) -> None:
     directory, found = trained
     assert set(found) == {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegraph.report.charts import Curve, curves_svg
+from tidegraph.report.critical_path import critical_path_line
 from tidegraph.report.page import page_html, write_page
 from tidegraph.report.plain import plain
 
@@ -97,3 +98,21 @@ def test_a_chart_is_the_same_each_time() -> None:
     curves = [Curve("AP", [0.5, 0.6])]
     assert curves_svg(curves, "t", 1) == curves_svg(curves, "t", 1)
     assert curves_svg(curves, "t").startswith("<svg")
+
+
+def test_what_threads_hid_and_what_was_waited_for() -> None:
+    """Ten seconds: two waiting for preparation, which took five; six forward; two unaccounted."""
+    epochs = [
+        dict(
+            one, exposed={"prepare": 2.0, "forward": 6.0}, seconds=10.0, staleness={"0": 1, "2": 7}
+        )
+        for one in values()["epochs"]
+    ]
+    for one in epochs:
+        one["stages"] = {"prepare": 5.0, "wait": 2.0, "forward": 6.0}
+    html = page_html("x", values(epochs=epochs))
+    assert "On the critical path: prepare 20% exposed (30% hidden)." in html
+    assert "older than the newest: 2 by 0, 14 by 2." in html
+    assert "2.00 s an epoch, 20%" in html
+    assert critical_path_line(epochs) == "forward 60%, prepare 20% exposed (30% hidden), other 20%"
+    assert critical_path_line(values()["epochs"]) is None

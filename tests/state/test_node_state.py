@@ -183,7 +183,7 @@ def pushed(state: NodeState, batch: PreparedBatch, nodes: list[int], value: floa
         "mail": torch.full((len(nodes), 2), value),
         "mail_time": torch.full((len(nodes),), int(value)),
     }
-    state.write(batch, (RingPush("mail_count", node_W, mail),))
+    state.write(replace(batch, number=state.version), (RingPush("mail_count", node_W, mail),))
 
 
 def test_a_ring_keeps_the_latest_entries() -> None:

@@ -245,3 +245,9 @@ def test_a_run_may_go_on_with_another_executor(tmp_path: Any, monkeypatch: Any) 
     run = training.fit(events, tmp_path, epochs=2, executor="compile", resume=True)
     assert len(run.records) == 2
     assert run.records[1].templates["batches"] == 4
+
+
+def test_fixed_shapes_read_the_newest_state_only() -> None:
+    with pytest.raises(SettingError, match="staleness=2 with executor='compile'"):
+        executor_name(TrainSettings(executor="compile", staleness=2))
+    assert executor_name(TrainSettings(executor="auto", staleness=2)) == "eager"

@@ -446,12 +446,14 @@ def kill_and_resume(*options: str) -> str:
     return done.stdout
 
 
-def test_sigkill_at_random_moments():
+@pytest.mark.parametrize("training", [{}, {"prepare_threads": 2, "staleness": 2}])
+def test_sigkill_at_random_moments(training):
     """Processes of their own, no test double anywhere: the command that measures real data."""
     said = kill_and_resume(
         "--data", "synthetic:wikipedia", "--scale", "0.01", "--kills", "4", "--epochs", "2",
         "--batch-size", "50", "--checkpoint-batches", "3", "--threads", "1",
         "--model", json.dumps({"memory": 16, "time": 8, "embedding": 16, "neighbors": 5}),
+        "--training", json.dumps(training),
     )  # fmt: skip
     assert said.count("killed") == 4
     assert "4 kills" in said

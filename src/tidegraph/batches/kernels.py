@@ -117,13 +117,14 @@ def _batch_of(first_event_B, event):  # type: ignore[no-untyped-def]
 
 @kernel()
 def _mail_block(  # type: ignore[no-untyped-def]
-    first, last, node_U, indptr_N1, place_Z, entries, batch_start, first_event_B, begin_U, end_U
-):
+    first, last, node_U, indptr_N1, place_Z, entries, batch_start, first_event_B, version_B,
+    begin_U, end_U, applied_U,
+):  # fmt: skip
     for u in range(first, last):
         place = place_of(place_Z, node_U[u])
         low = indptr_N1[place]
         end = _first_at_or_after(entries, low, indptr_N1[place + 1], batch_start)
-        begin = end
+        begin = applied = end
         if end > low:
             event = entries[end - 1].event
             batch = _batch_of(first_event_B, event)
@@ -137,32 +138,42 @@ def _mail_block(  # type: ignore[no-untyped-def]
                 if steps == 8:
                     begin = _first_at_or_after(entries, low, begin, start)
                     break
+            applied = begin
+            if batch >= 0 and version_B[batch] < batch:
+                start = first_event_B[version_B[batch]]
+                applied = _first_at_or_after(entries, low, begin, start)
         begin_U[u] = begin
         end_U[u] = end
+        applied_U[u] = applied
 
 
 @kernel(parallel=True)
 def find_mail(  # type: ignore[no-untyped-def]
-    node_U, indptr_N1, place_Z, entries, batch_start, first_event_B, begin_U, end_U
-):
-    """For each node the entries [begin, end) of the last batch before `batch_start` it was in."""
+    node_U, indptr_N1, place_Z, entries, batch_start, first_event_B, version_B,
+    begin_U, end_U, applied_U,
+):  # fmt: skip
+    """For each node the entries [begin, end) of the last batch before `batch_start` it was in.
+
+    That batch applied the mail of the version it read: the last entry before `applied`, which is
+    `begin` unless it read a stale version.
+    """
     U = node_U.shape[0]
     blocks = (U + 127) // 128
     for block in numba.prange(blocks):
         _mail_block(
             block * 128, min(U, block * 128 + 128), node_U, indptr_N1, place_Z, entries,
-            batch_start, first_event_B, begin_U, end_U,
+            batch_start, first_event_B, version_B, begin_U, end_U, applied_U,
         )  # fmt: skip
 
 
 @kernel()
 def list_mail(  # type: ignore[no-untyped-def]
-    node_U, indptr_N1, place_Z, entries, begin_U, end_U, origin, only_last, now_U,
+    node_U, indptr_N1, place_Z, entries, begin_U, end_U, applied_U, origin, only_last, now_U,
     row_M, indptr_M1, event_L, delta_L,
 ):  # fmt: skip
-    """Compact the nodes with mail; delta is mail time minus the previous event's time.
+    """Compact the nodes with mail; delta is mail time minus the time of the mail applied last.
 
-    Where `now_U` is not empty, delta is that time minus the previous event's.
+    Where `now_U` is not empty, delta is that time minus the time of the mail applied last.
     """
     M = 0
     L = 0
@@ -172,8 +183,8 @@ def list_mail(  # type: ignore[no-untyped-def]
         if begin == end:
             continue
         updated = origin
-        if begin > indptr_N1[place_of(place_Z, node_U[u])]:
-            updated = entries[begin - 1].time
+        if applied_U[u] > indptr_N1[place_of(place_Z, node_U[u])]:
+            updated = entries[applied_U[u] - 1].time
         if only_last:
             begin = end - 1
         row_M[M] = u

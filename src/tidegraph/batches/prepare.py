@@ -134,7 +134,7 @@ class Preparer:
         """Prepare batch `number` of the plan.
 
         Args:
-            number: batch number; the batch will read state version `number`.
+            number: batch number; the batch will read the state version that the plan says.
             negative_BC: int32 [B, C], nodes to score beside the true targets (C may be 0).
             epoch: for random streams.
             as_of: freeze history at the start of this earlier batch: neighbours, mail and state
@@ -150,6 +150,7 @@ class Preparer:
                 "events: expected one row per event"
             )
         history_number = number if as_of is None else as_of
+        version = int(self.plan.version_B[history_number])
         limit: int | None = int(self.plan.first_event_B[history_number])
         if as_of is None and self.history.visibility == "event":
             limit = None
@@ -161,8 +162,9 @@ class Preparer:
                 time_B=self.events.time[event_B],
                 event_B=event_B,
                 number=number,
-                version=history_number,
-                mail_before=int(self.plan.first_event_B[history_number]),
+                version=version,
+                # Mail belongs to the version that is read; neighbours are history and never stale.
+                mail_before=int(self.plan.first_event_B[version]),
                 neighbors_before=limit,
                 bound_B=self._bounds(event_B, limit) if self.history.inclusive else None,
                 inclusive=self.history.inclusive,
@@ -345,18 +347,19 @@ class Preparer:
     def _mail(self, node_U: np.ndarray, now_U: np.ndarray, request: _Request) -> _MailArrays:
         """Pending mail; its age is measured up to `now_U` where that is given."""
         index = self.index
-        begin_U, end_U = np.empty(len(node_U), np.int64), np.empty(len(node_U), np.int64)
+        begin_U, end_U, applied_U = (np.empty(len(node_U), np.int64) for _ in range(3))
         # Only borders of batches before this one matter, and later ones may not exist yet.
         kernels.find_mail(
             node_U, index.indptr_N1, index.place_Z, index.entries, request.mail_before,
-            self.plan.first_event_B[: request.version + 1], begin_U, end_U,
+            self.plan.first_event_B[: request.version + 1], self.plan.version_B,
+            begin_U, end_U, applied_U,
         )  # fmt: skip
         only_last = self.history.message == "last"
         most = len(node_U) if only_last else int((end_U - begin_U).sum())
         row_M, indptr_M1 = np.empty(len(node_U), np.int32), np.empty(len(node_U) + 1, np.int32)
         event_L, delta_L = np.empty(most, np.int32), np.empty(most, np.float32)
         M, L = kernels.list_mail(
-            node_U, index.indptr_N1, index.place_Z, index.entries, begin_U, end_U,
+            node_U, index.indptr_N1, index.place_Z, index.entries, begin_U, end_U, applied_U,
             self.events.time[0], only_last, now_U, row_M, indptr_M1, event_L, delta_L,
         )  # fmt: skip
         return _MailArrays(row_M[:M], indptr_M1[: M + 1], event_L[:L], delta_L[:L], begin_U, end_U)

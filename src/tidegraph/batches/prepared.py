@@ -233,7 +233,7 @@ class PreparedBatch:
 
     Attributes:
         number: position of the batch in its plan.
-        version: state version this batch reads; executing it publishes `version + 1`.
+        version: state version this batch reads; executing it publishes `number + 1`.
         key: 64-bit key of the batch's random streams (dropout); a tensor (int64 []) in fixed
             shapes, where a number would be baked into the captured step.
         event_B: int64 [B], event ids (positions in the stream).
@@ -295,13 +295,19 @@ class PreparedBatch:
     def to(self, device: torch.device | str) -> PreparedBatch:
         """The same batch with every tensor on `device`; to a GPU they cross as one block."""
         device = torch.device(device)
-        tensors: list[Tensor] = []
-        _collect(self, tensors)
+        tensors = tensors_of(self)
         if device.type == "cpu":
             moved = [tensor.to(device) for tensor in tensors]
         else:
             moved = move_as_one(tensors, device)
         return _rebuild(self, iter(moved))
+
+
+def tensors_of(batch: PreparedBatch) -> list[Tensor]:
+    """Every tensor of a batch, in a fixed order."""
+    tensors: list[Tensor] = []
+    _collect(batch, tensors)
+    return tensors
 
 
 _T = TypeVar("_T")

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from tidegraph._jit import set_threads
@@ -41,6 +42,7 @@ from tidegraph.models.own import short_name
 from tidegraph.presets import PRESETS
 from tidegraph.report.comparison import Scored, evaluate_baselines, scored
 from tidegraph.report.console import ConsoleListener, Printer
+from tidegraph.report.critical_path import critical_path_line
 from tidegraph.report.page import write_page
 from tidegraph.report.plain import add_seconds, metric_values, plain, print_json, scored_values
 from tidegraph.report.tables import comparison_tables
@@ -48,6 +50,8 @@ from tidegraph.report.usage import peak_resident_bytes, process_started, version
 from tidegraph.train import Run, Trainer, TrainSettings
 from tidegraph.train.checkpoint import load_checkpoint
 from tidegraph.train.contents import FREE_SETTINGS
+from tidegraph.train.pipeline import choose_pipeline
+from tidegraph.train.planner import plan_staleness, staleness_note
 from tidegraph.train.room import check_room
 from tidegraph.train.run import open_data as open_saved
 from tidegraph.train.run_config import checked
@@ -364,6 +368,12 @@ def _finish(job: Job, outcome: Outcome, printer: Printer, as_json: bool) -> None
                 printer.result(line)
         print_json(values)
         return
+    path = critical_path_line(values["epochs"])
+    if path is not None:
+        printer.say(f"time      {path}")
+    note = _staleness_note(run)
+    if note is not None:
+        printer.say(f"note      {note}")
     printer.say(
         f"best epoch {run.best_epoch + 1} of {len(run.records)}; "
         f"{outcome.seconds['total']:.0f} s in all"
@@ -373,8 +383,22 @@ def _finish(job: Job, outcome: Outcome, printer: Printer, as_json: bool) -> None
     place = shlex.quote(str(outcome.directory))
     printer.say()
     printer.say(f"run       {outcome.directory} (open {outcome.directory / 'report.html'})")
+    if files.trace.exists():
+        printer.say(f"trace     {files.trace} (open it at https://ui.perfetto.dev)")
     printer.say(f"again     tidegraph evaluate {place}")
     printer.say(f"use it    tidegraph predict {place} --events new.csv")
+
+
+def _staleness_note(run: Run) -> str | None:
+    """What the measured stage times say about the staleness that was asked for."""
+    settings = run.settings
+    pipeline = choose_pipeline(
+        torch.device(settings.device), settings.prepare_threads, settings.queue_depth
+    )
+    stages = add_seconds(record.stages for record in run.records)
+    batches = len(run.stream.phase("train")) * len(run.records)
+    plan = plan_staleness(stages, batches, pipeline.threads)
+    return staleness_note(plan, settings.staleness, free=pipeline.threads > 0)
 
 
 def _json_object(job: Job, outcome: Outcome) -> dict[str, Any]:
@@ -414,6 +438,7 @@ def _json_object(job: Job, outcome: Outcome) -> dict[str, Any]:
             "best": str(files.best),
             "last": str(files.last),
             "stream": str(files.stream),
+            **({"trace": str(files.trace)} if files.trace.exists() else {}),
         },
         "versions": versions(),
     }

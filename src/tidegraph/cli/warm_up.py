@@ -91,6 +91,7 @@ def _call_all(
                 "batch_size": 80,
                 "evaluation_batch_size": 40,
                 "candidates": min(training.candidates, 5),
+                "trace": False,  # it has no directory to write to
             }
         )
         built = build_model(model, tiny.schema, **values)

@@ -10,6 +10,8 @@ from typing import Any
 
 from tidegraph.report.charts import Curve, curves_svg
 from tidegraph.report.console import SHOWN
+from tidegraph.report.critical_path import AHEAD, StageShare, exposed_words, stage_shares
+from tidegraph.report.plain import add_seconds
 from tidegraph.train.run_files import write_atomically
 
 _STEP = ("prepare", "forward", "backward", "optimizer", "write")
@@ -167,18 +169,38 @@ def _curves(values: Mapping[str, Any]) -> str:
 
 def _stages(values: Mapping[str, Any]) -> str:
     seconds, epochs = values["seconds"], max(len(values["epochs"]), 1)
-    step = {name: seconds[name] for name in _STEP if name in seconds}
-    step |= {name: s for name, s in seconds.items() if name in _all_stages(values)}
+    shares = stage_shares(values["epochs"])
+    step = {share.name: share.exposed for share in shares}
+    if not shares:  # of a run that was trained before this was measured
+        step = {name: seconds[name] for name in _STEP if name in seconds}
+        step |= {name: s for name, s in seconds.items() if name in _all_stages(values)}
     other = {name: seconds[name] for name in _OTHER if seconds.get(name)}
     slowest = sorted(step, key=lambda name: -step[name])[:2]
     said = ""
     if slowest:
         said = f"<p>Slowest: {' and '.join(escape(name) for name in slowest)}.</p>"
+    said += _exposed(shares) + _staleness(values)
     return (
         '<div class="pair"><section><h2>Where a training step goes</h2>'
         f"{_bars(step, epochs)}{said}</section>"
         f"<section><h2>The rest of the run</h2>{_bars(other, 1)}</section></div>"
     )
+
+
+def _exposed(shares: Sequence[StageShare]) -> str:
+    """What of the work that can be done ahead the training loop had to wait for."""
+    whole = sum(share.exposed for share in shares) or 1.0
+    words = [exposed_words(share, whole) for share in shares if share.name in AHEAD]
+    return f"<p>On the critical path: {escape(', '.join(words))}.</p>" if words else ""
+
+
+def _staleness(values: Mapping[str, Any]) -> str:
+    """How old the versions were that batches have read."""
+    counted = add_seconds(epoch.get("staleness", {}) for epoch in values["epochs"])
+    if not counted:
+        return ""
+    words = [f"{count:,.0f} by {behind}" for behind, count in counted.items()]
+    return f"<p>Batches that read a state older than the newest: {escape(', '.join(words))}.</p>"
 
 
 def _all_stages(values: Mapping[str, Any]) -> set[str]:

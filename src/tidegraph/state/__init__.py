@@ -11,11 +11,14 @@ from tidegraph.state.columns import (
 from tidegraph.state.host_state import HostState
 from tidegraph.state.node_state import NodeState, VersionError
 from tidegraph.state.scratch import ScratchRows
+from tidegraph.state.versions import PastVersions, Replaced
 
 __all__ = [
     "Column",
     "HostState",
     "NodeState",
+    "PastVersions",
+    "Replaced",
     "RingPush",
     "RowWrite",
     "ScratchRows",

@@ -73,6 +73,7 @@ class HostState(NodeState):
                 f"{', '.join(state.tables)}: use state='device'"
             )
         self.columns, self.tables, self.version = state.columns, dict(state.tables), state.version
+        self._share()
         self._device, self._residents = torch.device(device), residents
         self._open()
 
@@ -114,17 +115,24 @@ class HostState(NodeState):
             super().grow(num_nodes)
             self._open()
 
-    def read(self, batch: PreparedBatch) -> tuple[Tensor, Tensor]:
-        """Memory and mail vectors [U, D] on the device, of a batch that is still on the host.
+    def announce(self, node_U: Tensor) -> None:
+        """A batch with these nodes will be read, after all that were announced before it."""
+        with self._changed:
+            self.cache.announce(node_U)
 
-        Raises:
-            VersionError: the state is at another version than the batch needs.
-        """
-        self.check_version(batch)
+    def read(self, batch: PreparedBatch) -> tuple[Tensor, ...]:
+        """Memory and mail vectors [U, D] on the device, of a batch that is still on the host."""
+        return super().read(batch)
+
+    def _newest(self, batch: PreparedBatch) -> tuple[Tensor, ...]:
         zero_U = ~self.written_N[batch.node_U.numpy()]
         rows_UW = self.cache.fetch(batch.node_U, zero_U)
         D = rows_UW.shape[1] // 2
         return rows_UW[:, :D].contiguous(), rows_UW[:, D:].contiguous()
+
+    def _current(self, row: RowWrite) -> RowWrite:
+        value_W = self.tables[row.column].index_select(0, row.node_W.cpu().long())
+        return RowWrite(row.column, row.node_W, value_W.to(self._device))
 
     def apply(self, rows: Sequence[RowWrite]) -> None:
         """As `NodeState.apply`, for rows on the device: the two columns of the same nodes."""

@@ -1,14 +1,16 @@
 """`NodeState`: the vectors that training cannot recompute from history, with explicit versions.
 
-Batch `b` reads version `b` and its execution publishes version `b + 1`. Mail is kept as
-references (which event, which partner: all of it history) plus the one thing that is state, the
-partner's memory at that time. Other models declare other columns; everything here works over any.
+Executing batch `b` publishes version `b + 1`, and a batch reads exactly the version it was prepared
+for: `b`, or an earlier one that the state still keeps. Mail is kept as references (which event,
+which partner: all of it history) plus the one thing that is state, the partner's memory at that
+time. Other models declare other columns; everything here works over any.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ from tidegraph.state.columns import (
     memory_columns,
     memory_writes,
 )
+from tidegraph.state.versions import PastVersions, Replaced, StreamOrder
 
 
 class VersionError(TidegraphError, RuntimeError):
@@ -41,6 +44,9 @@ class NodeState:
         columns: as declared.
         tables: [N, *shape] by column.
         version: number of batches executed since the reset.
+        past: what makes the versions before it readable; nothing by default.
+
+    Any number of threads may read while one writes: a read is of one version, never of two.
 
     >>> state = NodeState(3, 4)
     >>> state.version, tuple(state.memory_ND.shape)
@@ -56,6 +62,13 @@ class NodeState:
             for column in self.columns
         }
         self.version = 0
+        self._share()
+
+    def _share(self) -> None:
+        """What readers and the writer have in common."""
+        self.past = PastVersions()
+        self._changed = threading.Condition()
+        self._order = StreamOrder(several=False)
 
     @property
     def memory_ND(self) -> Tensor:
@@ -104,9 +117,20 @@ class NodeState:
         for table in self.tables.values():
             table.zero_()
         self.version = 0
+        self.past = PastVersions(self.past.keep)
+
+    def keep_versions(self, keep: int, replaced: tuple[Replaced, ...] = ()) -> None:
+        """Keep the last `keep` versions before the newest one readable, from the next write on.
+
+        Args:
+            keep: 0 forgets all of them.
+            replaced: by the latest writes, oldest first, where a checkpoint had them.
+        """
+        self.past = PastVersions(keep, replaced)
+        self._order = StreamOrder(several=keep > 0)
 
     def clone(self) -> NodeState:
-        """An independent copy of the same version."""
+        """An independent copy of the same version, without those before it."""
         copy = NodeState(0, self.columns)
         copy.tables = {name: table.clone() for name, table in self.tables.items()}
         copy.version = self.version
@@ -125,9 +149,24 @@ class NodeState:
         Of a column that is read in place it is the table itself.
 
         Raises:
-            VersionError: the state is at another version than the batch needs.
+            VersionError: the state does not have the version that the batch needs.
         """
-        self.check_version(batch)
+        with self._changed:
+            self.check_version(batch)
+            self._order.before_read(self.device)
+            rows = self._newest(batch)
+            if batch.version < self.version:
+                named = dict(zip((column.name for column in self.columns), rows, strict=True))
+                rows = self.past.undo(
+                    batch.node_U.to(self.device),
+                    named,
+                    writes=self.version - batch.version,
+                    num_nodes=self.num_nodes,
+                )
+            self._order.after_read(self.device)
+        return rows
+
+    def _newest(self, batch: PreparedBatch) -> tuple[Tensor, ...]:
         return tuple(
             self.tables[column.name]
             if column.in_place
@@ -136,30 +175,78 @@ class NodeState:
         )
 
     def check_version(self, batch: PreparedBatch) -> None:
-        """Refuse a batch that needs another version.
+        """Refuse a batch that needs a version which is not there.
 
         Raises:
             VersionError: says which.
         """
-        if batch.version != self.version:
+        if not self.version - len(self.past) <= batch.version <= self.version:
+            kept = f" and keeps the {len(self.past)} before it" if len(self.past) else ""
             raise VersionError(
                 f"batch {batch.number} needs state version {batch.version}, the state is at "
-                f"version {self.version}: batches must be executed in order, once each"
+                f"version {self.version}{kept}: batches must be executed in order, once each"
             )
+
+    def wait_for(self, version: int, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until `version` is published, by another thread.
+
+        Args:
+            version: to wait for.
+            stopped: asked whenever something changes (`wake` says so too); true ends the wait.
+
+        Returns:
+            whether it is.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.version >= version or stopped())
+            return self.version >= version
+
+    def wake(self) -> None:
+        """Let those who wait ask whether they have been stopped."""
+        with self._changed:
+            self._changed.notify_all()
 
     def write(self, batch: PreparedBatch, changes: StateWrites | Tensor | None) -> None:
         """Persist what a step left behind; publishes the next version.
+
+        Writes follow each other in the order of the batches, whatever version a batch has read.
 
         Args:
             batch: that was executed.
             changes: `model.state_writes(batch, encoded)`; a tensor [U, D] is short for updated
                 memories of which the endpoints' are kept, and sent as mail (`memory_writes`).
+
+        Raises:
+            VersionError: it is another batch's turn.
         """
+        if batch.number != self.version:
+            raise VersionError(
+                f"batch {batch.number} would publish version {batch.number + 1}, the state is at "
+                f"version {self.version}: batches must be executed in order, once each"
+            )
         if changes is None or isinstance(changes, Tensor):
             changes = memory_writes(batch.writes, changes)
-        if batch.writes is not None:
-            self.apply(self.row_writes(changes))
-        self.version += 1
+        with self._changed:
+            self._order.before_write(self.device)
+            rows = self.row_writes(changes) if batch.writes is not None else ()
+            if self.past.keep:
+                self.past.add(Replaced(tuple(self._current(row) for row in rows)))
+            self.apply(rows)
+            self._order.after_write(self.device)
+            self.version += 1
+            self._changed.notify_all()
+
+    def _current(self, row: RowWrite) -> RowWrite:
+        """The write that would put back what `row` is about to overwrite."""
+        table, place_W = self._place(row)
+        return RowWrite(row.column, row.node_W, table.index_select(0, place_W), row.slot_W)
+
+    def _place(self, row: RowWrite) -> tuple[Tensor, Tensor]:
+        """The column as a table of single rows (or slots), and which of them are written."""
+        table, node_W = self.tables[row.column], row.node_W.long()
+        if row.slot_W is None:
+            return table, node_W
+        return table.flatten(0, 1), node_W * table.shape[1] + row.slot_W
 
     def row_writes(self, changes: StateWrites) -> tuple[RowWrite, ...]:
         """The same changes with every ring's entry at its slot: what is overwritten, row by row."""
@@ -182,11 +269,8 @@ class NodeState:
     def apply(self, rows: Sequence[RowWrite]) -> None:
         """Overwrite rows; the version stays."""
         for row in rows:
-            table, node_W = self.tables[row.column], row.node_W.long()
-            if row.slot_W is not None:
-                slots = table.shape[1]
-                table, node_W = table.flatten(0, 1), node_W * slots + row.slot_W
-            table.index_copy_(0, node_W, row.value_W.detach())
+            table, place_W = self._place(row)
+            table.index_copy_(0, place_W, row.value_W.detach())
 
     def checksum(self) -> str:
         """A digest of all tables and the version."""

@@ -15,7 +15,7 @@ import torch
 from tidegraph.errors import CheckpointError, SettingError
 from tidegraph.events.core import Schema
 from tidegraph.models.base import TemporalModel
-from tidegraph.state import Column, NodeState
+from tidegraph.state import Column, NodeState, Replaced, RowWrite
 from tidegraph.train.adam import Adam
 from tidegraph.train.checkpoint import Checkpoint
 from tidegraph.train.settings import TrainSettings
@@ -24,7 +24,8 @@ from tidegraph.train.stream import Stream
 # A run may be continued with more epochs or another patience, however often it is saved, whatever
 # is cached where and however steps are executed: nothing computed so far depends on them.
 FREE_SETTINGS = ("epochs", "patience", "checkpoint_seconds", "checkpoint_batches", "executor",
-                 "state", "cache", "cache_budget", "cache_window", "prepared_budget")  # fmt: skip
+                 "state", "cache", "cache_budget", "cache_window", "prepared_budget",
+                 "prepare_threads", "queue_depth", "trace")  # fmt: skip
 
 
 def about_run(model: TemporalModel, stream: Stream, settings: TrainSettings) -> dict[str, Any]:
@@ -96,10 +97,19 @@ def _digest(hidden_nodes: np.ndarray | None) -> str | None:
 
 def state_tensors(state: NodeState) -> dict[str, torch.Tensor]:
     """The node state as checkpoint tensors."""
-    return {
+    tensors = {
         **{f"state.{name}": table for name, table in state.tables.items()},
         "state.version": torch.tensor([state.version]),
     }
+    for place, replaced in enumerate(state.past.replaced):
+        for part, row in enumerate(replaced.rows):
+            name = f"replaced.{place:04d}.{part}.{row.column}"
+            tensors |= {f"{name}.node": row.node_W, f"{name}.value": row.value_W}
+            if row.slot_W is not None:
+                tensors[f"{name}.slot"] = row.slot_W
+    if state.past.replaced:
+        tensors["replaced.count"] = torch.tensor([len(state.past.replaced)])
+    return tensors
 
 
 def state_from(checkpoint: Checkpoint, columns: Sequence[Column]) -> NodeState:
@@ -124,6 +134,20 @@ def state_from(checkpoint: Checkpoint, columns: Sequence[Column]) -> NodeState:
     state = NodeState(0, columns)
     state.tables, state.version = tensors, int(version[0])
     return state
+
+
+def replaced_from(checkpoint: Checkpoint, device: torch.device) -> tuple[Replaced, ...]:
+    """What makes the versions before the checkpoint's readable, oldest first."""
+    tensors = checkpoint.group("replaced")
+    count = int(tensors.pop("count")[0]) if tensors else 0
+    rows: list[list[RowWrite]] = [[] for _ in range(count)]
+    for name in sorted(name for name in tensors if name.endswith(".node")):
+        place, _, column, _ = name.split(".")
+        found = [tensors.get(name.removesuffix("node") + end) for end in ("value", "slot")]
+        value_W, slot_W = (None if tensor is None else tensor.to(device) for tensor in found)
+        assert value_W is not None
+        rows[int(place)].append(RowWrite(column, tensors[name].to(device), value_W, slot_W))
+    return tuple(Replaced(tuple(one)) for one in rows)
 
 
 def weight_tensors(model: TemporalModel) -> dict[str, torch.Tensor]:

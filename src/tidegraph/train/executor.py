@@ -7,6 +7,7 @@ It never looks at the index, and it does not know how batches were prepared.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -21,6 +22,8 @@ from tidegraph.models.base import TemporalModel
 from tidegraph.ops import link_loss, use_precision
 from tidegraph.state import HostState, NodeState
 from tidegraph.train.adam import Adam
+from tidegraph.train.loaded import CopyStream, Loaded
+from tidegraph.train.pipeline import about_batch
 from tidegraph.train.stages import StageTimes
 from tidegraph.train.transfer import Transfer
 
@@ -48,6 +51,10 @@ class EagerExecutor:
         clip: largest gradient norm, None for no clipping.
         times: where stage times are added up.
         transfer: fetches the features of deferred batches.
+
+    Attributes:
+        staleness: how many versions older than the newest one the trained batches have read ->
+            batches.
     """
 
     def __init__(
@@ -62,38 +69,42 @@ class EagerExecutor:
         self.model, self.state, self.optimizer, self.clip = model, state, optimizer, clip
         self.times = times or StageTimes()
         self.transfer = transfer
+        self.staleness: Counter[int] = Counter()
 
     @_in_precision
-    def train(self, batch: PreparedBatch) -> float:
+    def train(self, batch: PreparedBatch | Loaded) -> float:
         """One training step; returns the batch's mean loss over positives and negatives."""
         assert self.optimizer is not None
-        times = self.times
-        self._seed(batch)
-        with times("forward"):
+        times, number, version = self.times, batch.number, batch.version
+        with about_batch("training on", number):
             batch, *vectors = self._load(batch)
-            logit_BC, encoded = self.model(batch, *vectors)
-            loss = link_loss(logit_BC)
-        with times("backward"):
-            self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-        with times("optimizer"):
-            if self.clip is not None:
-                clip_grad_norm_(self.model.parameters(), self.clip)
-            self.optimizer.step()
-        with times("write"):
-            self.state.write(batch, self.model.state_writes(batch, encoded))
-        return float(loss.detach())
+            self.staleness[self.state.version - version] += 1
+            self._seed(batch)
+            with times("forward", number, version):
+                logit_BC, encoded = self.model(batch, *vectors)
+                loss = link_loss(logit_BC)
+            with times("backward", number, version):
+                self.optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+            with times("optimizer", number, version):
+                if self.clip is not None:
+                    clip_grad_norm_(self.model.parameters(), self.clip)
+                self.optimizer.step()
+            with times("write", number, version):
+                self.state.write(batch, self.model.state_writes(batch, encoded))
+            return float(loss.detach())
 
     @_in_precision
     def score(self, batch: PreparedBatch, *, write: bool = True) -> np.ndarray:
         """Logits [B, 1 + C] without gradients; `write=False` leaves the state as it is."""
-        with torch.inference_mode(), self.times("score"):
+        with about_batch("scoring", batch.number), torch.inference_mode():
             batch, *vectors = self._load(batch)
-            logit_BC, encoded = self.model(batch, *vectors)
-            if write:
-                self.state.write(batch, self.model.state_writes(batch, encoded))
-            scores: np.ndarray = logit_BC.float().cpu().numpy()
-            return scores
+            with self.times("score", batch.number, batch.version):
+                logit_BC, encoded = self.model(batch, *vectors)
+                if write:
+                    self.state.write(batch, self.model.state_writes(batch, encoded))
+                scores: np.ndarray = logit_BC.float().cpu().numpy()
+                return scores
 
     @_in_precision
     def embed(self, batch: PreparedBatch) -> np.ndarray:
@@ -107,10 +118,11 @@ class EagerExecutor:
     @_in_precision
     def advance(self, batch: PreparedBatch) -> None:
         """Move the state past the batch without scoring."""
-        with torch.inference_mode(), self.times("advance"):
+        with about_batch("advancing past", batch.number), torch.inference_mode():
             batch, *vectors = self._load(batch)
-            encoded = self.model.encode(batch, *vectors)
-            self.state.write(batch, self.model.state_writes(batch, encoded))
+            with self.times("advance", batch.number, batch.version):
+                encoded = self.model.encode(batch, *vectors)
+                self.state.write(batch, self.model.state_writes(batch, encoded))
 
     def _seed(self, batch: PreparedBatch) -> None:
         """Whatever a model draws from PyTorch's generator (`nn.Dropout`) belongs to the batch.
@@ -128,20 +140,53 @@ class EagerExecutor:
         if self.transfer is not None:
             self.transfer.announce(batch)
         if isinstance(self.state, HostState):
-            self.state.cache.announce(batch.node_U)
+            self.state.announce(batch.node_U)
 
-    def _load(self, batch: PreparedBatch) -> tuple[PreparedBatch, *tuple[Tensor, ...]]:
+    def load(
+        self,
+        batch: PreparedBatch,
+        *,
+        stream: CopyStream,
+        read: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Loaded:
+        """Take a batch to the device ahead of its execution, in a thread that does nothing else.
+
+        Args:
+            batch: batches come in order.
+            stream: that the thread holds.
+            read: also read its state, as soon as the version it needs is published.
+            stopped: whether that will not happen any more; then nothing is read.
+        """
+        with about_batch("moving", batch.number):
+            moved = self._move(batch)
+            vectors = None
+            if read and self.state.wait_for(batch.version, stopped):
+                vectors = self._read(batch, moved)
+            return Loaded(batch, moved, vectors, stream.mark())
+
+    def _load(self, batch: PreparedBatch | Loaded) -> tuple[PreparedBatch, *tuple[Tensor, ...]]:
         """The batch and the state's rows of its nodes, column by column, on the device."""
+        if isinstance(batch, Loaded):
+            batch.join()
+            host, moved, vectors = batch.host, batch.batch, batch.vectors
+        else:
+            host, moved, vectors = batch, self._move(batch), None
+        return moved, *(vectors or self._read(host, moved))
+
+    def _move(self, batch: PreparedBatch) -> PreparedBatch:
         device = self.state.device
-        if self.transfer is not None:
-            moved = self.transfer.move(batch)
-        elif batch.deferred:
+        if self.transfer is None and batch.deferred:
             raise TidegraphError(
                 f"batch {batch.number} was prepared without its features: give the executor the "
                 "Transfer that fetches them, or prepare with gather=True"
             )
-        else:
-            moved = batch if device.type == "cpu" else batch.to(device)
-        # A state on the host is read by the nodes' numbers there.
-        on_host = isinstance(self.state, HostState)
-        return moved, *self.state.read(batch if on_host else moved)
+        if self.transfer is None and device.type == "cpu":
+            return batch
+        with self.times("copy", batch.number, batch.version):
+            return batch.to(device) if self.transfer is None else self.transfer.move(batch)
+
+    def _read(self, host: PreparedBatch, moved: PreparedBatch) -> tuple[Tensor, ...]:
+        with self.times("read", host.number, host.version):
+            # A state on the host is read by the nodes' numbers there.
+            return self.state.read(host if isinstance(self.state, HostState) else moved)

@@ -30,12 +30,20 @@ def executor_name(settings: TrainSettings) -> str:
     """ "eager", "compile" or "cudagraph": what the settings come to on their device.
 
     Raises:
-        SettingError: CUDA graphs are asked for, and steps do not run on CUDA.
+        SettingError: CUDA graphs are asked for, and steps do not run on CUDA; or fixed shapes with
+            a staleness: a recorded step reads the newest version.
 
     >>> executor_name(TrainSettings(executor="auto"))
     'eager'
     """
     on_cuda = torch.device(settings.device).type == "cuda"
+    if settings.staleness:
+        if settings.executor in ("compile", "cudagraph"):
+            raise SettingError(
+                f"staleness={settings.staleness} with executor={settings.executor!r}: steps of "
+                "fixed shapes read the newest state; take executor='eager', or staleness=0"
+            )
+        return "eager"
     if settings.executor == "auto":
         return "cudagraph" if on_cuda else "eager"
     if settings.executor == "cudagraph" and not on_cuda:

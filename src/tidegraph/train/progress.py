@@ -10,6 +10,18 @@ from tidegraph.train.evaluate import Evaluation
 
 
 @dataclass(frozen=True)
+class EpochCost:
+    """What one epoch's training took; fields as in `EpochRecord`."""
+
+    events_per_second: float
+    seconds: float
+    stages: dict[str, float]
+    traffic: dict[str, int]
+    exposed: dict[str, float]
+    staleness: dict[str, int]
+
+
+@dataclass(frozen=True)
 class EpochRecord:
     """One finished epoch.
 
@@ -25,6 +37,10 @@ class EpochRecord:
             tables (since the last resume); empty without a cache.
         templates: what became of the batches since training began or was resumed, where steps run
             in fixed shapes (`TemplateUsage`); else empty.
+        exposed: stage -> seconds of the training loop that went into it or into waiting for it
+            (since the last resume); what other threads did meanwhile is in `stages` alone.
+        staleness: versions behind the newest -> batches that read that version (since the last
+            resume); empty where all read the newest.
     """
 
     epoch: int
@@ -38,16 +54,15 @@ class EpochRecord:
     evaluation_seconds: float
     traffic: dict[str, int] = field(default_factory=dict)
     templates: dict[str, float] = field(default_factory=dict)
+    exposed: dict[str, float] = field(default_factory=dict)
+    staleness: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
         cursor: Cursor,
         evaluation: Evaluation,
-        rate: float,
-        seconds: float,
-        stages: dict[str, float],
-        traffic: dict[str, int],
+        took: EpochCost,
     ) -> EpochRecord:
         """The record of the epoch the cursor is in."""
         return cls(
@@ -56,11 +71,8 @@ class EpochRecord:
             metrics=evaluation.metrics.values(),
             protocols={metric.name: metric.protocol for metric in evaluation.metrics},
             inductive=evaluation.inductive.values() if evaluation.inductive else {},
-            events_per_second=rate,
-            seconds=seconds,
-            stages=stages,
             evaluation_seconds=evaluation.seconds,
-            traffic=traffic,
+            **asdict(took),
         )
 
     @classmethod

@@ -63,6 +63,7 @@ class _Part(_Section):
     stop: int
     batch_size: int
     hidden: bool = False
+    staleness: int = 0
 
 
 class _RunConfig(_Section):

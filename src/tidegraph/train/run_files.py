@@ -22,6 +22,7 @@ from tidegraph.events.store import open_events
 from tidegraph.train.checkpoint import remove_unfinished, temporary_of
 from tidegraph.train.progress import EpochRecord
 from tidegraph.train.run_config import check_config
+from tidegraph.train.trace import Trace
 
 
 class RunFiles:
@@ -38,6 +39,7 @@ class RunFiles:
         self.stream = directory / "checkpoints" / "stream.safetensors"
         self.config = directory / "config.yaml"
         self.metrics = directory / "metrics.jsonl"
+        self.trace = directory / "trace.json"
 
     def clean(self) -> None:
         """Delete the half-written files of a process that was killed here."""
@@ -77,6 +79,11 @@ class RunFiles:
     def append(self, record: EpochRecord) -> None:
         """Add one epoch to metrics.jsonl."""
         self._append(asdict(record))
+
+    def write_trace(self, trace: Trace) -> None:
+        """Replace trace.json; before anything was trained there is nothing to write."""
+        if trace.slices and self.directory.exists():
+            write_atomically(self.trace, json.dumps(trace.to_dict()))
 
     def append_evaluation(self, part: str, figures: dict[str, Any]) -> None:
         """Add one evaluation to metrics.jsonl."""

@@ -73,6 +73,25 @@ class TrainSettings(BaseModel):
     state: Literal["device", "host"] = Field(
         "device", description="where memory and mail live; host: where they do not fit on a GPU"
     )
+    staleness: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="training batches may miss the last so many batches' memory updates; 0: exact",
+    )
+    prepare_threads: int | None = Field(
+        None,
+        ge=0,
+        le=256,
+        description="threads that prepare batches ahead; 0: none. Default: some on a GPU; on a CPU "
+        "one where a processor would be idle",
+    )
+    queue_depth: int | None = Field(
+        None, ge=1, le=100_000, description="prepared batches that may wait; default: threads + 1"
+    )
+    trace: bool = Field(
+        False, description="write trace.json into the run: a timeline that opens in Perfetto"
+    )
     cache: Literal["next-use", "lru", "frequency", "none"] | None = Field(
         None,
         description="rows of features and state kept on the device; default: next-use on a GPU, "

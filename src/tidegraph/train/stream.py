@@ -27,6 +27,7 @@ class Part:
         start, stop: positions in the events.
         batch_size: events per batch.
         hidden: events touching hidden nodes are left out (inductive training).
+        staleness: writes of the batches before it that a batch does not wait for.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Part:
     stop: int
     batch_size: int
     hidden: bool = False
+    staleness: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,10 +142,10 @@ class Stream:
         return self.plan.phase(name)
 
 
-def part_of(part: EventRange, batch_size: int, *, hide: bool = False) -> Part:
+def part_of(part: EventRange, batch_size: int, *, hide: bool = False, staleness: int = 0) -> Part:
     """The stream part that covers an event range."""
     hidden = hide and part.hidden_nodes is not None
-    return Part(part.name, part.start, part.stop, batch_size, hidden)
+    return Part(part.name, part.start, part.stop, batch_size, hidden, staleness)
 
 
 def _events_of(events: Events, part: Part, hidden_nodes: np.ndarray | None) -> np.ndarray:
@@ -173,5 +175,6 @@ def _in_history(
 
 def _plan(events: Events, parts: tuple[Part, ...], hidden_nodes: np.ndarray | None) -> BatchPlan:
     return BatchPlan.build(
-        [(part.name, _events_of(events, part, hidden_nodes), part.batch_size) for part in parts]
+        [(part.name, _events_of(events, part, hidden_nodes), part.batch_size) for part in parts],
+        {part.name: part.staleness for part in parts},
     )

@@ -21,6 +21,7 @@ from tidegraph.models.base import TemporalModel
 from tidegraph.state import HostState, NodeState, RingPush, RowWrite, ScratchRows, StateWrites
 from tidegraph.train.adam import Adam
 from tidegraph.train.executor import EagerExecutor, _in_precision
+from tidegraph.train.loaded import Loaded
 from tidegraph.train.stages import StageTimes
 from tidegraph.train.step import TrainingStep
 from tidegraph.train.transfer import Transfer
@@ -153,9 +154,9 @@ class TemplateExecutor(EagerExecutor):
         self.step = TrainingStep(model, optimizer, clip)
         self._static: dict[Template, StaticBatch] = {}
 
-    def train(self, batch: PreparedBatch) -> float:
+    def train(self, batch: PreparedBatch | Loaded) -> float:
         """One training step; returns the batch's mean loss over positives and negatives."""
-        return float(self.submit(batch))
+        return float(self.submit(batch.host if isinstance(batch, Loaded) else batch))
 
     @_in_precision
     def submit(self, batch: PreparedBatch) -> Tensor:
@@ -165,6 +166,7 @@ class TemplateExecutor(EagerExecutor):
             self.usage.misses += 1
             return torch.tensor(super().train(batch))
         self.state.check_version(batch)
+        self.staleness[0] += 1  # `executor_name` refuses any other
         static = self._static.get(template)
         if static is None:
             static = self._static[template] = StaticBatch(template, self.state.device)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from tidegraph.train.contents import (
     check_schema,
     check_settings,
     optimizer_tensors,
+    replaced_from,
     state_from,
     state_tensors,
     weight_tensors,
@@ -42,13 +43,15 @@ from tidegraph.train.evaluate import Evaluation, evaluate, evaluation_plan, rank
 from tidegraph.train.executor import EagerExecutor
 from tidegraph.train.executors import about_executor, executor_name, make_executor, spread
 from tidegraph.train.interrupt import Interrupt
+from tidegraph.train.loaded import CopyStream, Loaded
+from tidegraph.train.pipeline import Pipeline, choose_pipeline
 from tidegraph.train.placement import (
     cache_settings,
     choose_frequent,
     place_state,
     with_caches,
 )
-from tidegraph.train.progress import Cursor, EpochRecord
+from tidegraph.train.progress import Cursor, EpochCost, EpochRecord
 from tidegraph.train.run import Run
 from tidegraph.train.run_files import RunFiles
 from tidegraph.train.scale import scale_warning, why_diverged
@@ -56,6 +59,7 @@ from tidegraph.train.settings import TrainSettings, check_device
 from tidegraph.train.stages import Listener, StageTimes
 from tidegraph.train.stream import Stream, part_of
 from tidegraph.train.template_executor import TemplateExecutor
+from tidegraph.train.trace import Trace
 from tidegraph.train.transfer import look_ahead
 
 
@@ -121,8 +125,9 @@ class Trainer:
         device = check_device(self.settings.device)
         if self.files is not None:
             check_settings(self.model)
-        elif resume:
-            raise SettingError("resume=True needs the directory: give Trainer(..., directory=...)")
+        elif resume or self.settings.trace:
+            asked = "resume=True" if resume else "trace=True"
+            raise SettingError(f"{asked} needs the directory: give Trainer(..., directory=...)")
         # The executor seeds PyTorch's generators batch by batch; the caller's go on as they were.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             session = _Session(self, train, val)
@@ -133,8 +138,11 @@ class Trainer:
             warning = None if session.finished() else scale_warning(train.events)
             if warning is not None:
                 self.listener.message(warning)
-            while not session.finished():
-                session.run_epoch()
+            try:
+                while not session.finished():
+                    session.run_epoch()
+            finally:
+                session.write_trace()
             return session.close()
 
 
@@ -147,10 +155,13 @@ class _Session:
         self.model = trainer.model.to(settings.device)
         self.model.precision = settings.precision
         self.events = train.events
+        training = part_of(
+            _named(train, "train"), settings.batch_size, hide=True, staleness=settings.staleness
+        )
         self.stream = Stream.open(
             train.events,
             (
-                part_of(_named(train, "train"), settings.batch_size, hide=True),
+                training,
                 part_of(_named(val, "val"), settings.evaluation_batch_size),
             ),
             self.model.history,
@@ -182,6 +193,10 @@ class _Session:
         self.plan = evaluation_plan(settings, self.stream, candidates=ranking)
         executor_name(settings)  # one that this machine does not have is refused now
         self.executor: TemplateExecutor | None = None
+        self.pipeline = choose_pipeline(
+            self.state.device, settings.prepare_threads, settings.queue_depth
+        )
+        self.trace = Trace() if settings.trace else None
         self.cursor = Cursor()
         self.interrupt = Interrupt()
         self.best: Checkpoint | None = None
@@ -207,10 +222,12 @@ class _Session:
         schema = self.events.schema
         event_count_E = np.zeros(len(self.events), np.int32)
         node_count_N = np.zeros(schema.num_nodes, np.int32)
-        for batch in self._prepared(self.stream.phase("train").batches, StageTimes()):
-            node_count_N[batch.node_U.numpy()] += 1
-            if batch.event_E is not None:
-                event_count_E[batch.event_E.numpy()] += 1
+        numbers = self.stream.phase("train").batches
+        with Pipeline(numbers, self._prepare, self.pipeline) as batches:
+            for batch in batches:
+                node_count_N[batch.node_U.numpy()] += 1
+                if batch.event_E is not None:
+                    event_count_E[batch.event_E.numpy()] += 1
         choose_frequent(self.stream, self.state, event_count_E, node_count_N)
 
     # -- life cycle
@@ -233,28 +250,44 @@ class _Session:
 
     def run_epoch(self) -> None:
         if self.cursor.batch == 0:
+            self.state.keep_versions(self.settings.staleness)
             self.state.reset()
-        times = StageTimes()
+        times = StageTimes(self.trace)
         frequent = self.caches is not None and self.caches.policy == "frequency"
         if frequent and not self.uses_counted:
             self._count_uses()
         started, before = time.perf_counter(), self._traffic()
         with self.interrupt.held():
-            trained = self._train_batches(times)
+            trained, staleness = self._train_batches(times)
         seconds = time.perf_counter() - started
-        traffic = {} if self.caches is None else asdict(self._traffic() - before)
+        took = EpochCost(
+            events_per_second=trained / max(seconds, 1e-9),
+            seconds=seconds,
+            stages=dict(times.seconds),
+            traffic={} if self.caches is None else asdict(self._traffic() - before),
+            exposed=dict(times.exposed),
+            staleness={str(k): n for k, n in sorted(staleness.items())}
+            if max(staleness, default=0)
+            else {},
+        )
         # Also before the first validation, so that a stop during it keeps what was trained.
         if self.files is not None and (self.interrupt.asked or not self.files.last.exists()):
             self._save_last()
         if self.interrupt.asked:
             raise KeyboardInterrupt
-        evaluation = evaluate(
-            self.model, self.state, self.stream, "val", self.plan, listener=self.listener
-        )
-        self._end_epoch(evaluation, trained / max(seconds, 1e-9), seconds, times, traffic)
+        self.state.keep_versions(0)  # evaluation reads the newest version, always
+        with StageTimes(self.trace)("validation"):
+            evaluation = evaluate(
+                self.model, self.state, self.stream, "val", self.plan, listener=self.listener
+            )
+        self._end_epoch(evaluation, took)
 
-    def _train_batches(self, times: StageTimes) -> int:
-        """Execute what is left of the epoch's batches; returns how many events that was."""
+    def _train_batches(self, times: StageTimes) -> tuple[int, Counter[int]]:
+        """Execute what is left of the epoch's batches.
+
+        Returns:
+            how many events that was, and how stale the state was that the batches read.
+        """
         cursor, phase = self.cursor, self.stream.phase("train")
         executor = self._executor(times)
         border_B1 = self.stream.plan.border_B1
@@ -262,19 +295,19 @@ class _Session:
         self.listener.started("train", cursor.epoch, left)
         self.model.train()
         saved = time.perf_counter()
-        ahead = 0 if self.caches is None else self.caches.ahead
-        batches = self._prepared(phase.batches[cursor.batch :], times)
-        for batch in look_ahead(batches, ahead, executor.announce):
-            loss = executor.train(batch)
-            cursor.add_loss(loss, batch.size)
-            self._check_loss(loss, batch.number)
-            self.listener.advanced(batch.size, cursor.mean_loss)
-            if self.interrupt.asked:
-                break
-            if self._checkpoint_due(batch.number, saved):
-                self._save_last()
-                saved = time.perf_counter()
-        return left
+        with self._batches(phase.batches[cursor.batch :], executor) as batches:
+            for batch in batches:
+                loss = executor.train(batch)
+                cursor.add_loss(loss, batch.size)
+                self._check_loss(loss, batch.number)
+                self.listener.advanced(batch.size, cursor.mean_loss)
+                if self.interrupt.asked:
+                    break
+                if self._checkpoint_due(batch.number, saved):
+                    with times("checkpoint"):
+                        self._save_last()
+                    saved = time.perf_counter()
+        return left, executor.staleness
 
     def _executor(self, times: StageTimes) -> EagerExecutor:
         """The executor of this epoch; what one has compiled or recorded is kept for the next."""
@@ -286,39 +319,50 @@ class _Session:
             self.model,
             self.state,
             self.optimizer,
-            self._prepared(spread(self.stream.phase("train").batches), StageTimes()),
+            map(self._prepare, spread(self.stream.phase("train").batches)),
             times,
             self.stream.transfer,
         )
         self.executor = executor if isinstance(executor, TemplateExecutor) else None
         return executor
 
-    def _prepared(self, numbers: Iterable[int], times: StageTimes) -> Iterator[PreparedBatch]:
-        """Training batches of the current epoch."""
+    def _batches(self, numbers: range, executor: EagerExecutor) -> Pipeline[PreparedBatch, Loaded]:
+        """The current epoch's training batches, as far ahead of their execution as they can be."""
+        window = 0 if self.caches is None else self.caches.ahead
+        pipeline: Pipeline[PreparedBatch, Loaded] = Pipeline(
+            numbers,
+            self._prepare,
+            self.pipeline,
+            executor.times,
+            ahead=lambda batches: look_ahead(batches, window, executor.announce),
+        )
+        stale = self.settings.staleness > 0
+        # Fixed shapes are filled by the step itself, in one copy.
+        ahead = not isinstance(executor, TemplateExecutor)
+        if ahead and self.pipeline.threads and (stale or self.state.device.type != "cpu"):
+            stream = CopyStream(self.state.device)
+            pipeline.load_within, pipeline.wake = stream.held, self.state.wake
+            pipeline.load = lambda batch: executor.load(
+                batch, stream=stream, read=stale, stopped=lambda: pipeline.stopped
+            )
+        return pipeline
+
+    def _prepare(self, number: int) -> PreparedBatch:
+        """A training batch of the current epoch; any thread may call it."""
         epoch, groups = self.cursor.epoch, self.settings.negative_groups
         drawn = epoch % groups if groups else epoch
-        for number in numbers:
-            with times("prepare"):
-                negative_BC = self.negatives.draw_at(self.stream.plan.events(number), epoch=drawn)
-                batch = self.stream.preparer.prepare(number, negative_BC, epoch=epoch)
-            yield batch
+        negative_BC = self.negatives.draw_at(self.stream.plan.events(number), epoch=drawn)
+        return self.stream.preparer.prepare(number, negative_BC, epoch=epoch)
 
     def _traffic(self) -> Traffic:
         """Between host and device so far, as far as caches see it."""
         total = self.stream.transfer.total if self.stream.transfer else Traffic()
         return total + self.state.cache.total if isinstance(self.state, HostState) else total
 
-    def _end_epoch(
-        self,
-        evaluation: Evaluation,
-        rate: float,
-        seconds: float,
-        times: StageTimes,
-        traffic: dict[str, int],
-    ) -> None:
+    def _end_epoch(self, evaluation: Evaluation, took: EpochCost) -> None:
         cursor = self.cursor
         value = self._chosen_metric(evaluation)
-        record = EpochRecord.of(cursor, evaluation, rate, seconds, dict(times.seconds), traffic)
+        record = EpochRecord.of(cursor, evaluation, took)
         if self.executor is not None:
             record = replace(record, templates=self.executor.usage.figures())
             self.listener.message(about_executor(self.executor))
@@ -346,6 +390,11 @@ class _Session:
             best_epoch=self.cursor.best_epoch,
             directory=None if self.files is None else self.files.directory,
         )
+
+    def write_trace(self) -> None:
+        """What was traced so far, also of a run that is cut short."""
+        if self.files is not None and self.trace is not None:
+            self.files.write_trace(self.trace)
 
     # -- checkpoints
 
@@ -413,6 +462,8 @@ class _Session:
         self.cursor = Cursor.from_dict(checkpoint.about["cursor"])
         if self.cursor.batch > 0:
             self.state = self._place(state_from(checkpoint, self.model.columns))
+            replaced = replaced_from(checkpoint, self.state.device)
+            self.state.keep_versions(self.settings.staleness, replaced)
         if self.cursor.best_epoch >= 0:
             self._load_best(self.files)  # damaged or lost, it would be missed at the very end
         place = f"epoch {self.cursor.epoch + 1}, batch {self.cursor.batch + 1}"
