@@ -81,8 +81,8 @@ def test_a_pipeline_changes_no_figure_and_says_where_the_time_went(table: Path, 
     assert result.code == 0, result.err
     assert weights(here / "runs" / "ahead") == weights(Path(plain.last["paths"]["run"]))
     lines = result.out.splitlines()
-    (time,) = [line for line in lines if line.startswith("time      ")]
-    assert "forward" in time
+    (spent,) = [line for line in lines if line.startswith("spent     ")]
+    assert "forward" in spent
     assert any(line.startswith("trace     runs/ahead/trace.json (open it") for line in lines)
     assert json.loads((here / "runs" / "ahead" / "trace.json").read_text())["traceEvents"]
     assert "On the critical path: prepare" in (here / "runs/ahead/report.html").read_text()

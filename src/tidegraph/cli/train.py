@@ -370,7 +370,7 @@ def _finish(job: Job, outcome: Outcome, printer: Printer, as_json: bool) -> None
         return
     path = critical_path_line(values["epochs"])
     if path is not None:
-        printer.say(f"time      {path}")
+        printer.say(f"spent     {path}")
     note = _staleness_note(run)
     if note is not None:
         printer.say(f"note      {note}")
