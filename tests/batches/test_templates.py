@@ -282,10 +282,16 @@ def test_nan_in_all_padding_changes_nothing_bit_for_bit(
 PADDED = sorted(set(MODELS_BY_NAME) - {"apan"})  # APAN delivers mail, which no template knows
 
 
+def stream_for(name: str) -> tiny.Stream:
+    """GraphMixer lists encounters where nodes have features, which no template knows either."""
+    return replace(STREAM, node_feature_width=0) if name == "graphmixer" else STREAM
+
+
 @pytest.mark.parametrize("name", PADDED)
 def test_nan_in_the_padding_changes_nothing_for_any_model(name: str) -> None:
-    model = every.small(name, STREAM).train()
-    batches = prepared(STREAM, model, compact=True)
+    stream = stream_for(name)
+    model = every.small(name, stream).train()
+    batches = prepared(stream, model, compact=True)
     found = fitted(batches, 7, most=2)
     states = [tiny.empty_state(model, 7) for _ in range(2)]
     rows = [ScratchRows(state) for state in states]
@@ -301,8 +307,9 @@ def test_nan_in_the_padding_changes_nothing_for_any_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", PADDED)
 def test_a_padded_step_of_any_model_is_the_step(name: str) -> None:
-    model = every.small(name, STREAM).train()
-    batches = prepared(STREAM, model)
+    stream = stream_for(name)
+    model = every.small(name, stream).train()
+    batches = prepared(stream, model)
     check_padded_steps(model, batches, [fitted(batches, 7, most=3)])
 
 

@@ -139,8 +139,10 @@ PADDED = sorted(set(MODELS_BY_NAME) - {"apan"})  # APAN delivers mail, which no 
 
 @pytest.mark.parametrize("name", PADDED)
 def test_the_step_of_any_model_runs_without_values(name: str) -> None:
-    model = every.small(name, STREAM, **({"dropout": 0.2} if every.has(name, "dropout") else {}))
-    prep = tiny.preparer(STREAM, model.history, batch_size=4, compact=True)
+    # GraphMixer lists encounters where nodes have features, which no template knows either.
+    stream = replace(STREAM, node_feature_width=0) if name == "graphmixer" else STREAM
+    model = every.small(name, stream, **({"dropout": 0.2} if every.has(name, "dropout") else {}))
+    prep = tiny.preparer(stream, model.history, batch_size=4, compact=True)
     batches = [prep.prepare(n, tiny.negatives(prep, n)) for n in range(len(prep.plan))]
     template = TemplateSet.fit(batches, num_nodes=STREAM.num_nodes, most=1).templates[0]
     mode = FakeTensorMode()

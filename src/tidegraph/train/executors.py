@@ -27,7 +27,7 @@ _COMPILED = 4  # templates: each is compiled for most of a minute on a CPU
 
 
 def executor_name(settings: TrainSettings) -> str:
-    """ "eager", "compile" or "cudagraph": what the settings come to on their device.
+    """One of "eager", "compile" and "cudagraph": what the settings come to on their device.
 
     Raises:
         SettingError: CUDA graphs are asked for, and steps do not run on CUDA; or fixed shapes with
