@@ -22,8 +22,8 @@ def test_without_cuda_it_says_so_and_exits_with_2() -> None:
     assert done.stdout == ""
 
 
-def test_on_a_cpu_every_section_runs_but_what_there_is_no_time_for(tmp_path: Path) -> None:
-    """30 seconds are enough for all but the compiler; from source, without the package's path."""
+def test_on_a_cpu_every_section_runs_and_stands_alone(tmp_path: Path) -> None:
+    """Everything but the compiler's section passes; from source, without the package's path."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     path = tmp_path / "gpu.json"
     done = subprocess.run(
@@ -36,7 +36,7 @@ def test_on_a_cpu_every_section_runs_but_what_there_is_no_time_for(tmp_path: Pat
     assert done.returncode == 1, done.stderr
     assert list(found["problems"]) == ["compile"]
     assert "C++ compiler" in found["problems"]["compile"]
-    assert all(check["passed"] for check in found["checks"])
+    assert not [check for check in found["checks"] if not check["passed"]]
     names = " ".join(check["name"] for check in found["checks"])
     for part in ("attention", "memory gru", "gather_rows", "time_code", "masks", "cudagraph"):
         assert part in names
