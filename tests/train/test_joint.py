@@ -10,6 +10,7 @@ The stream (time runs to the right): training, then two batches of validation th
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -137,8 +138,6 @@ def test_joint_scores_are_those_of_single_events(name: str, budget: int) -> None
 def test_figures_and_state_are_those_of_the_plain_loop(
     monkeypatch: pytest.MonkeyPatch, frozen: bool, most: int
 ) -> None:
-    import sys
-
     monkeypatch.setattr(sys.modules["tidegraph.train.evaluate"], "_MOST_ROOTS", most)
     model = small_tgn(EVENTS)
     stream, state = opened(model)
@@ -252,12 +251,12 @@ def test_in_other_precision_batches_stay_single() -> None:
 def test_a_batch_with_unknown_parts_is_refused() -> None:
     @dataclasses.dataclass(frozen=True, eq=False)
     class Extended(PreparedBatch):
-        walks: Tensor | None = None
+        novelty: Tensor | None = None
 
     stream, _ = opened(small_tgn(EVENTS))
     batch = pieces(stream, 1)[0].batch
-    extended = Extended(**vars(batch), walks=torch.zeros(1))
-    with pytest.raises(TidegraphError, match="'walks' cannot be scored together"):
+    extended = Extended(**vars(batch), novelty=torch.zeros(1))
+    with pytest.raises(TidegraphError, match="'novelty' cannot be scored together"):
         join([extended], None)  # type: ignore[arg-type]
 
 
@@ -274,7 +273,8 @@ def test_runs_evaluate_jointly_and_to_the_same_bits(monkeypatch: pytest.MonkeyPa
     run = fit(EVENTS, epochs=2)
     found = run.evaluate(held_out(EVENTS))
     assert len(calls) == 3
-    monkeypatch.setattr("tidegraph.train.evaluate.joins", lambda *arguments: False)
+    module = sys.modules["tidegraph.train.evaluate"]
+    monkeypatch.setattr(module, "joins", lambda *arguments: False)
     plain = fit(EVENTS, epochs=2)
     assert plain.evaluate(held_out(EVENTS)).metrics == found.metrics
     assert plain.state.checksum() == run.state.checksum()
