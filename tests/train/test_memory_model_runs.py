@@ -12,6 +12,7 @@ import torch
 import training
 from tidegraph.errors import CheckpointError, SettingError
 from tidegraph.events import Events
+from tidegraph.events.core import Schema
 from tidegraph.models import JODIE, TGN, TemporalModel, build_model
 from tidegraph.train import load_run
 from tidegraph.train.checkpoint import load_checkpoint
@@ -154,7 +155,7 @@ def test_memory_and_mail_may_live_on_the_host(
 
 def test_gaps_of_each_side_are_normalised_by_themselves() -> None:
     """Sources come back every 2, targets every 4."""
-    jodie = JODIE(Events.from_arrays([0, 1], [0, 1], [0, 1], bipartite=True).schema, memory=2)
+    jodie = JODIE(Schema(num_nodes=4, num_sources=2, bipartite=True), memory=2)
     layer = jodie.projection
     layer.fit(np.array([0, 0, 0, 2, 2, 2]), np.array([0, 2, 4, 0, 4, 8]))
     assert layer.gap_mean.tolist() == [2.0, 4.0]
