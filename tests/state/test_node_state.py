@@ -10,7 +10,7 @@ import torch
 
 import tiny
 from tidegraph.batches import History, PreparedBatch, Writes
-from tidegraph.state import Column, NodeState, RingPush, VersionError
+from tidegraph.state import Column, NodeState, RingPush, RowWrite, VersionError
 from tidegraph.state.columns import partner_mean
 
 
@@ -241,3 +241,27 @@ def test_a_state_without_width_is_empty() -> None:
     assert NodeState(3, 0).empty
     assert not NodeState(3, 2).empty
     assert not NodeState(0, RING).empty
+
+
+def test_what_is_read_in_place_is_the_table_or_a_copy_of_its_version() -> None:
+    """Without past versions the table itself; with them later writes must not show."""
+    _, prepared = batches()
+    columns = (replace(RING[0], in_place=True), *RING[1:])
+    state = NodeState(7, columns)
+    assert state.read(prepared[0])[0] is state.tables["memory"]
+    state.keep_versions(2)
+    versions = [state.clone()]
+    read = []
+    for number, batch in enumerate(prepared):
+        read.append(state.read(batch))
+        node_W = batch.writes.node_W if batch.writes is not None else batch.node_U[:0]
+        row = RowWrite("memory", node_W, torch.full((len(node_W), 2), number + 1.0))
+        state.write(batch, (row,))
+        versions.append(state.clone())
+    for number, rows in enumerate(read):
+        assert torch.equal(rows[0], versions[number].tables["memory"])
+    last = len(prepared)
+    for stale in (1, 2):
+        again = state.read(replace(prepared[0], number=last, version=last - stale))
+        assert torch.equal(again[0], versions[last - stale].tables["memory"])
+        assert len(again[1]) == len(prepared[0].node_U)

@@ -103,6 +103,13 @@ def test_new_nodes_start_empty(name: str, events: Events) -> None:
     assert run.state.num_nodes > 12
 
 
+@each
+def test_without_event_features(name: str) -> None:
+    events = training.chatter(90, features=0)
+    run = training.fit(events, model=model(name, events), epochs=1)
+    assert np.isfinite(run.evaluate(training.held_out(events)).metrics["AP"].value)
+
+
 def test_statistics_are_those_of_the_training_part(events: Events) -> None:
     """Gaps of one node's consecutive events, hidden nodes left out; nothing later counts."""
     jodie = model("jodie", events)

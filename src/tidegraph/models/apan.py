@@ -182,7 +182,9 @@ class APAN(TemporalModel):
         seed_SD = encoded.seed_SD.detach()
         B = batch.size
         sum_BD = seed_SD[batch.root_R[:B].long()] + seed_SD[batch.root_R[B : 2 * B].long()]
-        feature_BF = batch.features.index_select(0, delivery.feature_B).to(seed_SD.dtype)
+        feature_BF = seed_SD.new_empty(B, 0)
+        if batch.features.shape[1]:  # without features the table has no row for each event
+            feature_BF = batch.features.index_select(0, delivery.feature_B).to(seed_SD.dtype)
         mail_VX = ops.segment_mean(
             torch.cat([sum_BD, feature_BF], dim=1), delivery.event_X, delivery.indptr_V1
         )

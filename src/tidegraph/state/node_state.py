@@ -154,17 +154,38 @@ class NodeState:
         with self._changed:
             self.check_version(batch)
             self._order.before_read(self.device)
-            rows = self._newest(batch)
-            if batch.version < self.version:
-                named = dict(zip((column.name for column in self.columns), rows, strict=True))
-                rows = self.past.undo(
-                    batch.node_U.to(self.device),
-                    named,
-                    writes=self.version - batch.version,
-                    num_nodes=self.num_nodes,
-                )
+            if self.past.keep and any(column.in_place for column in self.columns):
+                rows = self._copied(batch)
+            else:
+                rows = self._newest(batch)
+                rows = self._undone(batch, rows) if batch.version < self.version else rows
             self._order.after_read(self.device)
         return rows
+
+    def _undone(self, batch: PreparedBatch, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Newest rows as they were at the batch's version."""
+        named = dict(zip((column.name for column in self.columns), rows, strict=True))
+        return self.past.undo(
+            batch.node_U.to(self.device),
+            named,
+            writes=self.version - batch.version,
+            num_nodes=self.num_nodes,
+        )
+
+    def _copied(self, batch: PreparedBatch) -> tuple[Tensor, ...]:
+        """As `_newest`, at the batch's version, of copies: other batches may be written before this
+        one is executed, and must not reach what it reads in place."""
+        every_N = torch.arange(self.num_nodes, device=self.device)
+        tables = self.past.undo(
+            every_N,
+            {column.name: self.tables[column.name] for column in self.columns},
+            writes=self.version - batch.version,
+            num_nodes=self.num_nodes,
+        )
+        return tuple(
+            table if column.in_place else table.index_select(0, batch.node_U)
+            for column, table in zip(self.columns, tables, strict=True)
+        )
 
     def _newest(self, batch: PreparedBatch) -> tuple[Tensor, ...]:
         return tuple(
