@@ -29,7 +29,7 @@ _OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errn
                 errno.EISDIR, errno.ELOOP)  # fmt: skip
 
 # Options that take one or more values: `--features f0 f1`, as well as `--features f0 --features f1`
-_SEVERAL = ("--features", "--categorical", "--nodes")
+_SEVERAL = ("--features", "--categorical", "--nodes", "--known")
 
 
 @dataclass(frozen=True)

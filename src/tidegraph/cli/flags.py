@@ -23,6 +23,7 @@ _PANELS = {
     "split": "The split",
     "model": "The model",
     "training": "Training and evaluation",
+    "task": "The task",
 }
 
 

@@ -1,8 +1,8 @@
-"""Settings of a run: four sections, each declared once, merged from defaults, preset, YAML, flags.
+"""Settings of a run: five sections, each declared once, merged from defaults, preset, YAML, flags.
 
 `data` and `split` are declared here, `training` is `TrainSettings`, `model` is the constructor of
-the model. Everything else (flags, help, checks of YAML files, the saved config) is made from these
-declarations.
+the model, `task` is `TaskSettings`. Everything else (flags, help, checks of YAML files, the saved
+config) is made from these declarations.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from tidegraph.models import MODELS, model_class, model_settings
 from tidegraph.presets import Preset, find_preset
 from tidegraph.train import TrainSettings
 from tidegraph.train.run_config import check_config
+from tidegraph.train.tasks.settings import TaskSettings
 
-SECTIONS = ("data", "split", "model", "training")
+SECTIONS = ("data", "split", "model", "training", "task")
 
 
 class DataSettings(BaseModel):
@@ -118,7 +119,7 @@ class Settings:
     """The effective settings.
 
     Attributes:
-        data, split, training: validated.
+        data, split, training, task: validated.
         model: the model's name; model_values: what differs from its defaults.
         path: DATA as a YAML file gives it, or None.
         preset: name of the preset that was used, or "".
@@ -128,6 +129,7 @@ class Settings:
     data: DataSettings
     split: SplitSettings
     training: TrainSettings
+    task: TaskSettings
     model: str = "tgn"
     model_values: Mapping[str, Any] = field(default_factory=dict)
     path: str | None = None
@@ -150,6 +152,7 @@ def settings_of(section: str, model: str | None = None) -> list[Setting]:
         "data": DataSettings,
         "split": SplitSettings,
         "training": TrainSettings,
+        "task": TaskSettings,
     }
     return [
         Setting(section, key, info.annotation, info.default, info.description or "")
@@ -214,6 +217,7 @@ def merge(
         data=_validated(DataSettings, values, "data", where),
         split=_validated(SplitSettings, values, "split", where),
         training=_validated(TrainSettings, values, "training", where),
+        task=_validated(TaskSettings, values, "task", where),
         model=name,
         model_values=model_values(name, values["model"], where),
         path=path,
@@ -260,7 +264,7 @@ _WITHOUT_EFFECT: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
-    """A YAML file with the sections `data`, `split`, `model`, `training`; a run's config.yaml too.
+    """A YAML file with the sections of a run's settings; a run's config.yaml too.
 
     Raises:
         SettingError: no such file, not YAML, an unknown section.
@@ -296,6 +300,7 @@ def _of_run(config: dict[str, Any]) -> dict[str, Any]:
         "split": data.get("split", {}),
         "model": {"name": config["model"]["name"], **config["model"].get("settings", {})},
         "training": config.get("training", {}),
+        "task": data.get("task", {}),
     }
 
 

@@ -25,6 +25,7 @@ from tidegraph.cli.data import (
     split_events,
 )
 from tidegraph.cli.flags import flags_for, with_flags
+from tidegraph.cli.seeds import SeedRuns, several_seeds
 from tidegraph.cli.settings import (
     DataSettings,
     Settings,
@@ -34,6 +35,7 @@ from tidegraph.cli.settings import (
     model_values,
     settings_of,
 )
+from tidegraph.cli.task import check_target, check_task, label_as_target, task_values, train_task
 from tidegraph.cli.warm_up import warm_up
 from tidegraph.errors import CheckpointError, SettingError, shown
 from tidegraph.events import Split
@@ -56,15 +58,17 @@ from tidegraph.train.room import check_room
 from tidegraph.train.run import open_data as open_saved
 from tidegraph.train.run_config import checked
 from tidegraph.train.run_files import RunFiles, new_directory
+from tidegraph.train.tasks import TaskRun, TaskSettings
 
 _PRESET_HELP = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
-_OWN_FLAGS = ("model", "preset", "config", "name", "out", "resume", "threads", "quiet", "json",
-              "help")  # fmt: skip
+SECTIONS_OF_FLAGS = ("data", "split", "training", "task", "model")
+_OWN_FLAGS = ("model", "preset", "config", "name", "out", "resume", "seeds", "threads", "quiet",
+              "json", "help")  # fmt: skip
 
 
 def command() -> Callable[..., Any]:
     """The command with a flag for every setting."""
-    settings = [setting for section in ("data", "split", "training", "model")
+    settings = [setting for section in SECTIONS_OF_FLAGS
                 for setting in settings_of(section)]  # fmt: skip
     return with_flags(train, flags_for(settings, taken=_OWN_FLAGS))
 
@@ -96,6 +100,10 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(help="go on with this run's directory, bit for bit")
     ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=2, help="as many runs, of seeds N, N + 1, ...: mean and deviation"),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all)")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="print errors and results only")] = False,
     json: Annotated[
@@ -110,14 +118,29 @@ def train(
         set_threads(threads)
     if resume is not None:
         fixed = {"data": data, "model": model, "preset": preset, "config": config, "name": name,
-                 "out": out}  # fmt: skip
+                 "out": out, "seeds": seeds}  # fmt: skip
         more = _continued({**fixed, **given})
+        if several_seeds(resume):
+            _several(_SeveralJob.of_directory(resume, more, seconds), printer, json, seconds)
+            return
         job = _resumed(resume, more, seconds)
     else:
         if preset is None and config is None and data in (None, "flights"):
             preset = "flights"
         settings = merge(given, model=model, preset=preset, config=config)
+        check_task(settings)
         job = _new(data, settings, out or Path("runs"), name, seconds)
+    if seeds is not None:
+        _several(_SeveralJob.new(job, seeds), printer, json, seconds)
+        return
+    outcome, values = run_job(job, printer, seconds)
+    _finish(job, outcome, values, printer, json)
+
+
+def run_job(
+    job: Job, printer: Printer, seconds: dict[str, float]
+) -> tuple[Outcome, dict[str, Any]]:
+    """Train, test and keep one run; returns it with its JSON object."""
     check_room(
         job.settings.model, job.opened.events.schema, job.settings.model_values,
         job.settings.training, max(len(part) for part in job.split),
@@ -128,7 +151,7 @@ def train(
     )  # fmt: skip
     _print_job(job, printer)
     outcome = _run(job, printer, seconds)
-    _finish(job, outcome, printer, json)
+    return outcome, _kept(job, outcome, printer)
 
 
 @dataclass(frozen=True)
@@ -155,12 +178,81 @@ class Job:
     @property
     def data(self) -> dict[str, Any]:
         """Saved with the run: how to find the events, and how they were divided."""
-        test = self.split.test
+        test, task = self.split.test, self.settings.task
+        tasks = {} if task.task == "link" else {"task": task.model_dump(mode="json")}
         return {
             **self.opened.spec,
             "split": self.settings.split.effective(),
+            **tasks,
             "test": [test.start, test.stop],
         }
+
+
+@dataclass(frozen=True)
+class _SeveralJob:
+    """Several runs that differ in their seed.
+
+    Attributes:
+        runs: where they are, and what is finished.
+        job: of any of them; its seed is replaced.
+        more: settings that resumed ones are continued with.
+    """
+
+    runs: SeedRuns
+    job: Job
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, job: Job, count: int) -> _SeveralJob:
+        first = job.settings.training.seed
+        directory = new_directory(job.out / _run_name(job))
+        job = replace(job, opened=keep_events(job.opened, directory))
+        settings = _as_config(job)
+        return cls(SeedRuns.new(directory, range(first, first + count), settings), job)
+
+    @classmethod
+    def of_directory(
+        cls, directory: Path, more: Mapping[str, Any], seconds: dict[str, float]
+    ) -> _SeveralJob:
+        runs = SeedRuns.open(directory)
+        settings = merge({"training": more}, config=runs.settings)
+        return cls(runs, _new(None, settings, directory.parent, None, seconds), more)
+
+    def of_seed(self, seed: int, seconds: dict[str, float]) -> Job:
+        """Go on with the seed's run where it was stopped, or begin it."""
+        directory = self.runs.directory_of(seed)
+        if RunFiles(directory).last.exists():
+            return _resumed(directory, self.more, seconds)
+        shutil.rmtree(directory, ignore_errors=True)  # stopped before its first checkpoint
+        training = self.job.settings.training.model_copy(update={"seed": seed})
+        settings = replace(self.job.settings, training=training)
+        split = _checked_split(self.job.opened, settings)
+        return Job(settings, self.job.opened, split, directory.parent, directory.name)
+
+
+def _several(
+    several: _SeveralJob, printer: Printer, as_json: bool, before: dict[str, float]
+) -> None:
+    def run_one(seed: int) -> dict[str, Any]:
+        seconds = dict(before)
+        return run_job(several.of_seed(seed, seconds), printer, seconds)[1]
+
+    several.runs.run(run_one, printer, as_json)
+
+
+def _as_config(job: Job) -> dict[str, Any]:
+    """The job's settings as a file for --config."""
+    settings, spec = job.settings, job.opened.spec
+    path = spec.get("dataset") or spec.get("file") or spec.get("store")
+    task = settings.task.model_dump(mode="json", exclude_unset=True)
+    columns = {} if path != spec.get("file") else settings.data.changed()
+    return {
+        "data": {**columns, "path": path},
+        "split": settings.split.effective(),
+        "model": {"name": settings.model, **settings.model_values},
+        "training": settings.training.model_dump(),
+        **({"task": task} if task else {}),
+    }
 
 
 @dataclass(frozen=True)
@@ -172,12 +264,14 @@ class Outcome:
         directory: of the run.
         rows: model and baselines; empty without a test split.
         seconds: by stage.
+        task: what was learned beside link prediction, or None.
     """
 
     run: Run
     directory: Path
     rows: tuple[Scored, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    task: TaskRun | None = None
 
 
 def _new(
@@ -193,9 +287,11 @@ def _new(
     if data is None and settings.data.query is None:
         data = "flights"
     started = time.perf_counter()
-    opened = open_data(data, settings.data)
+    settings, columns = label_as_target(data, settings)
+    opened = open_data(data, columns)
     seconds["data"] = time.perf_counter() - started
     split = _checked_split(opened, settings)
+    check_target(opened.events, split, settings.task)
     return Job(settings, opened, split, out, name)
 
 
@@ -228,16 +324,21 @@ def _resumed(directory: Path, more: Mapping[str, Any], seconds: dict[str, float]
         data=checked(DataSettings, spec.get("columns", {}), files.config, "data.columns"),
         split=checked(SplitSettings, spec.get("split", {}), files.config, "data.split"),
         training=TrainSettings.of({**config["training"], **more}),
+        task=checked(TaskSettings, _as_tuples(spec.get("task", {})), files.config, "data.task"),
         model=config["model"]["name"],
         model_values=model_values(
             config["model"]["name"], config["model"]["settings"], lambda *_: f"{files.config}: "
         ),
     )
-    for saved in ("split", "test"):
+    for saved in ("split", "test", "task"):
         spec.pop(saved, None)
     opened = OpenedData(events, directory.name, spec, reused=True)
     split = _checked_split(opened, settings)
     return Job(settings, opened, split, directory.parent, directory.name, directory, resume=True)
+
+
+def _as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
 
 
 def _continued(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,9 +393,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 def _run(job: Job, printer: Printer, seconds: dict[str, float]) -> Outcome:
     directory = job.directory
     if directory is None:
-        today = datetime.date.today().isoformat()
-        named = job.name or f"{today}-{job.opened.name}-{short_name(job.settings.model)}"
-        directory = new_directory(job.out / named)
+        directory = new_directory(job.out / _run_name(job))
         job = replace(job, opened=keep_events(job.opened, directory))
     try:
         return _train_and_test(job, directory, printer, seconds)
@@ -305,6 +404,11 @@ def _run(job: Job, printer: Printer, seconds: dict[str, float]) -> Outcome:
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(_how_to_go_on(directory, kept)) from None
         raise
+
+
+def _run_name(job: Job) -> str:
+    today = datetime.date.today().isoformat()
+    return job.name or f"{today}-{job.opened.name}-{short_name(job.settings.model)}"
 
 
 def _how_to_go_on(directory: Path, kept: bool) -> str:
@@ -337,7 +441,11 @@ def _train_and_test(
         seconds.update(add_seconds(record.stages for record in run.records))
         seconds["validation"] = sum(record.evaluation_seconds for record in run.records)
         rows: tuple[Scored, ...] = ()
-        if len(test):
+        task: TaskRun | None = None
+        if settings.task.task != "link":
+            task, rows = train_task(run, settings.task, settings.model, test, listener, seconds)
+            run = task.run
+        elif len(test):
             evaluation = run.evaluate(test, listener=listener, advance=True)
             seconds["test"] = evaluation.seconds
             before = time.perf_counter()
@@ -346,11 +454,12 @@ def _train_and_test(
             rows = (scored(short_name(settings.model).upper(), evaluation), *baselines)
     run.save()
     seconds["total"] = time.time() - started
-    return Outcome(run, directory, rows, seconds)
+    return Outcome(run, directory, rows, seconds, task)
 
 
-def _finish(job: Job, outcome: Outcome, printer: Printer, as_json: bool) -> None:
-    run, files = outcome.run, RunFiles(outcome.directory)
+def _kept(job: Job, outcome: Outcome, printer: Printer) -> dict[str, Any]:
+    """The run's JSON object, once figures and page are on disk."""
+    files = RunFiles(outcome.directory)
     if outcome.rows:
         first = outcome.rows[0]
         files.append_evaluation(
@@ -362,6 +471,13 @@ def _finish(job: Job, outcome: Outcome, printer: Printer, as_json: bool) -> None
         values["paths"]["report"] = str(write_page(files.directory, values))
     except Exception as error:  # a page that cannot be drawn must not cost the run
         printer.warn(f"report.html could not be written: {error!r}")
+    return values
+
+
+def _finish(
+    job: Job, outcome: Outcome, values: dict[str, Any], printer: Printer, as_json: bool
+) -> None:
+    run = outcome.run
     if as_json:
         for line in comparison_tables(outcome.rows, "test") if outcome.rows else ():
             if not printer.quiet:
@@ -423,7 +539,9 @@ def _json_object(job: Job, outcome: Outcome) -> dict[str, Any]:
             "split": settings.split.model_dump(),
             "model": {"name": settings.model, **run.model.settings},
             "training": settings.training.model_dump(),
+            "task": settings.task.model_dump(mode="json"),
         },
+        "task": None if outcome.task is None else task_values(outcome.task),
         "epochs": [plain(asdict(record)) for record in run.records],
         "best_epoch": run.best_epoch,
         "test": scored_values(rows[0]) if rows else None,

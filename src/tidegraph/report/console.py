@@ -21,6 +21,10 @@ from tidegraph.train.stages import Listener
 BAR_AFTER = 2.0
 LINE_EVERY = 10.0
 SHOWN = ("AP", "AUC", "MRR", "Hits@10")
+FIGURES = (*SHOWN, "accuracy", "MAE", "RMSE", "R2", "NDCG@10")
+"""Figures that tables show, in order."""
+LOWER = ("MAE", "RMSE")
+"""Of these, the ones that are better where they are lower."""
 _PLAIN_WIDTH = 140  # without a terminal there is no width to keep to; tables need room
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegraph.report.charts import Curve, curves_svg
-from tidegraph.report.console import SHOWN
+from tidegraph.report.console import FIGURES
 from tidegraph.report.critical_path import AHEAD, StageShare, exposed_words, stage_shares
 from tidegraph.report.plain import add_seconds
 from tidegraph.train.run_files import write_atomically
@@ -89,7 +89,7 @@ def _headline(values: Mapping[str, Any]) -> str:
     figures = []
     if values["test"]:
         found = {metric["name"]: metric["value"] for metric in values["test"]["metrics"]}
-        figures += [(f"test {name}", _number(found[name])) for name in SHOWN if name in found]
+        figures += [(f"test {name}", _number(found[name])) for name in FIGURES if name in found]
     rate = values["events_per_second"]
     figures += [
         ("best epoch", f"{values['best_epoch'] + 1} of {len(values['epochs'])}"),
@@ -117,7 +117,7 @@ def _comparisons(values: Mapping[str, Any]) -> list[str]:
 def _comparison(rows: Sequence[Mapping[str, Any]], key: str, title: str) -> str:
     """A table in which every figure points to its protocol."""
     found = [(row["name"], {m["name"]: m for m in row[key] or ()}) for row in rows]
-    names = [name for name in SHOWN if any(name in metrics for _, metrics in found)]
+    names = [name for name in FIGURES if any(name in metrics for _, metrics in found)]
     notes: list[str] = []
     best = {name: _best([m[name]["value"] for _, m in found if name in m]) for name in names}
     body = []

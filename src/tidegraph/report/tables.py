@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegraph.report.comparison import Scored
-from tidegraph.report.console import SHOWN
+from tidegraph.report.console import FIGURES, LOWER
 from tidegraph.train.metrics import Metric, Metrics
 
 
@@ -36,7 +36,7 @@ def comparison_tables(rows: Sequence[Scored], part: str) -> list[Any]:
 
 def comparison_table(rows: Sequence[tuple[str, Metrics]], title: str) -> list[Any]:
     """One table, and a line for every protocol and every undefined figure in it."""
-    names = [name for name in SHOWN if any(name in metrics for _, metrics in rows)]
+    names = [name for name in FIGURES if any(name in metrics for _, metrics in rows)]
     columns = {name: [_find(metrics, name) for _, metrics in rows] for name in names}
     notes: list[str] = []
     table = Table()
@@ -48,7 +48,7 @@ def comparison_table(rows: Sequence[tuple[str, Metrics]], title: str) -> list[An
     for place, (label, _) in enumerate(rows):
         cells = []
         for name in names:
-            best = _best(columns[name])
+            best = _best(columns[name], lower=name in LOWER)
             cells.append(_cell(columns[name][place], marks[name][place], best))
         table.add_row(label, *cells)
     lines = [f"[{number}] {text}" for number, text in enumerate(notes, 1)]
@@ -75,9 +75,11 @@ def _marks(metrics: Sequence[Metric | None], notes: list[str]) -> tuple[str, lis
     return "", marks
 
 
-def _best(metrics: Sequence[Metric | None]) -> float:
+def _best(metrics: Sequence[Metric | None], lower: bool) -> float:
     values = [m.value for m in metrics if m is not None and not math.isnan(m.value)]
-    return max(values) if len(values) > 1 else math.nan
+    if len(values) < 2:
+        return math.nan
+    return min(values) if lower else max(values)
 
 
 def _cell(metric: Metric | None, mark: str, best: float) -> Text:

@@ -116,6 +116,41 @@ class EagerExecutor:
             return rows
 
     @_in_precision
+    def observe(self, batch: PreparedBatch) -> np.ndarray:
+        """As `embed`, and the state moves past the batch, which is encoded once."""
+        with torch.inference_mode(), self.times("embed"):
+            batch, *vectors = self._load(batch)
+            encoded = self.model.encode(batch, *vectors)
+            rows: np.ndarray = encoded.seed_SD[batch.root_R.long()].float().cpu().numpy()
+            self.state.write(batch, self.model.state_writes(batch, encoded))
+            return rows
+
+    @_in_precision
+    def fit(self, batch: PreparedBatch, loss: Callable[[Tensor], Tensor | None]) -> float | None:
+        """One step on a loss of one's own; the state moves past the batch in any case.
+
+        Args:
+            batch: prepared.
+            loss: of the roots' embeddings [B * (2 + C), D]; None where the batch has none.
+
+        Returns:
+            the loss, or None where nothing was learned.
+        """
+        assert self.optimizer is not None
+        self._seed(batch)
+        batch, *vectors = self._load(batch)
+        encoded = self.model.encode(batch, *vectors)
+        value = loss(encoded.seed_SD[batch.root_R.long()])
+        if value is not None:
+            self.optimizer.zero_grad()
+            value.backward()  # type: ignore[no-untyped-call]
+            if self.clip is not None:
+                clip_grad_norm_(list(self.optimizer.parameters.values()), self.clip)
+            self.optimizer.step()
+        self.state.write(batch, self.model.state_writes(batch, encoded))
+        return None if value is None else float(value.detach())
+
+    @_in_precision
     def advance(self, batch: PreparedBatch) -> None:
         """Move the state past the batch without scoring."""
         with about_batch("advancing past", batch.number), torch.inference_mode():

@@ -31,7 +31,7 @@ class _Model(_Section):
 class _Data(_Section):
     """Where the events are, and how they were divided.
 
-    `columns` and `split` are read by the command line, which checks what is in them.
+    `columns`, `split` and `task` are read by the command line, which checks what is in them.
     """
 
     dataset: str | None = None
@@ -41,6 +41,7 @@ class _Data(_Section):
     file: str | None = None
     columns: dict[str, Any] = {}
     split: dict[str, Any] = {}
+    task: dict[str, Any] = {}
     test: list[int] | None = Field(None, min_length=2, max_length=2)
     fingerprint: str | None = None
 

@@ -1,0 +1,16 @@
+"""Tasks beside link prediction: node and event labels, numbers, node properties."""
+
+from tidegraph.train.tasks.settings import TASKS, TaskSettings
+from tidegraph.train.tasks.targets import Target, find_target
+from tidegraph.train.tasks.task_run import TaskEvaluation, TaskRun, fit_task, load_task
+
+__all__ = [
+    "TASKS",
+    "Target",
+    "TaskEvaluation",
+    "TaskRun",
+    "TaskSettings",
+    "find_target",
+    "fit_task",
+    "load_task",
+]

@@ -1,0 +1,342 @@
+"""`TaskRun`: a run whose encoder serves a task; fitted after link prediction, evaluated like a run.
+
+The encoder's weights are fixed, so the whole stream is walked once more from an empty state: that
+gives every training event's embedding before it, and the state that validation and test go on from.
+
+Shape legend: B events of a batch, M labelled events, D width.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tidegraph.batches.prepared import PreparedBatch
+from tidegraph.errors import CheckpointError, SettingError
+from tidegraph.events.core import EventRange
+from tidegraph.state import NodeState
+from tidegraph.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tidegraph.train.contents import about_run, state_tensors, weight_tensors
+from tidegraph.train.metrics import Metrics
+from tidegraph.train.placement import cache_settings, place_state
+from tidegraph.train.run import Run
+from tidegraph.train.stages import Listener
+from tidegraph.train.stream import Part
+from tidegraph.train.tasks.collect import Collected, collect
+from tidegraph.train.tasks.decoder import Decoder, Table, class_weights, fit_decoder, validation
+from tidegraph.train.tasks.inputs import decoder_inputs, decoder_inputs_of_roots, sees_target
+from tidegraph.train.tasks.objectives import Classes, Number, Objective
+from tidegraph.train.tasks.past import past_predictions
+from tidegraph.train.tasks.settings import TaskSettings
+from tidegraph.train.tasks.targets import Target, check_part, find_target, known_columns
+from tidegraph.train.tasks.tune import Tuned, tune
+
+
+@dataclass(frozen=True, eq=False)
+class TaskEvaluation:
+    """Figures of a task on one part of the stream.
+
+    Attributes:
+        metrics: of the model.
+        baselines: (name, figures) of what past labels alone say.
+        events: labelled events.
+        seconds: wall time.
+    """
+
+    metrics: Metrics
+    baselines: tuple[tuple[str, Metrics], ...]
+    events: int
+    seconds: float
+
+
+class TaskRun:
+    """A run with a decoder for one task.
+
+    Attributes:
+        run: encoder, stream and state, at the end of validation.
+        settings: of the task.
+        target: what is predicted.
+        decoder: trained.
+        about: how it came about: `balance`, `best_epoch`, `tuned_epoch` (None without tuning).
+        validation: figures on the validation part.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        settings: TaskSettings,
+        target: Target,
+        decoder: Decoder,
+        about: dict[str, Any],
+        validation: Metrics | None = None,
+    ) -> None:
+        self.run, self.settings, self.target = run, settings, target
+        self.decoder, self.about, self.validation = decoder, about, validation
+
+    def evaluate(
+        self, part: EventRange, *, listener: Listener | None = None, advance: bool = False
+    ) -> TaskEvaluation:
+        """Figures on a range of events that comes after what was streamed.
+
+        Args:
+            part: for example the test range.
+            listener: told about progress.
+            advance: leave the run at the end of `part`; otherwise it stays where it is.
+        """
+        started = time.perf_counter()
+        run = self.run
+        stream, state = run._ahead(part.start, part.events)
+        size = run.settings.evaluation_batch_size
+        stream = stream.with_part(Part(part.name, part.start, part.stop, size))
+        frozen = run.settings.history == "frozen"
+        found = collect(run.model, state, stream, part.name, listener, frozen=frozen)
+        if advance:
+            run.stream, run.state = stream, state
+        columns = known_columns(run.events, self.settings, self.target.name)
+        labelled = _labelled(found, self.target)
+        objective = make_objective(self.target, run.stream.parts[0].stop)
+        table = _table(run, labelled, self.target, self.settings, columns)
+        protocol = self._protocol(part.name)
+        value_M = table.value_M
+        predicted_M = objective.predict(self.decoder.outputs(table.row_MI))
+        train = run.stream.parts[0].stop
+        past = past_predictions(
+            run.events, self.target, labelled.event_M, train, part.start if frozen else None
+        )
+        text = f"{self._label()}, earlier labels alone, {self._history()}"
+        return TaskEvaluation(
+            objective.figures(value_M, predicted_M, protocol),
+            tuple((name, objective.figures(value_M, made, text)) for name, made in past.items()),
+            len(value_M),
+            time.perf_counter() - started,
+        )
+
+    def save(self) -> Path:
+        """Keep decoder, encoder and state beside the run's checkpoints.
+
+        Raises:
+            SettingError: the run has no directory.
+        """
+        path = task_path(_directory(self.run))
+        about = about_run(self.run.model, self.run.stream, self.run.settings)
+        about |= {
+            "best_epoch": self.run.best_epoch,
+            "task": self.settings.model_dump(mode="json"),
+            "task_about": self.about,
+            "target": {"name": self.target.name, "classes": list(self.target.classes)},
+        }
+        tensors = {**weight_tensors(self.run.model), **state_tensors(self.run.state)}
+        tensors |= {f"decoder.{name}": t for name, t in self.decoder.state_dict().items()}
+        if self.run.stream.hidden_nodes is not None:
+            tensors["hidden"] = torch.from_numpy(self.run.stream.hidden_nodes)
+        save_checkpoint(path, Checkpoint(tensors, about))
+        return path
+
+    def _label(self) -> str:
+        task = self.settings.task
+        of = ", from both of its nodes" if sees_target(task) else "'s source"
+        return f"{task}: {self.target.name} of each event{of}"
+
+    def _history(self) -> str:
+        history = self.run.settings.history
+        return "streaming history" if history == "streaming" else "history frozen at the split"
+
+    def _protocol(self, part: str) -> str:
+        encoder = f"{self.settings.encoder} encoder pre-trained by link prediction"
+        known = f", knowing {', '.join(self.settings.known)}" if self.settings.known else ""
+        return (
+            f"{self._label()}, embeddings strictly before the event{known}, "
+            f"{encoder}, over all labelled events at once, {self._history()}, batch "
+            f"{self.run.settings.evaluation_batch_size}"
+        )
+
+
+def fit_task(run: Run, settings: TaskSettings, listener: Listener | None = None) -> TaskRun:
+    """Train a task's decoder on a run's embeddings, and with `encoder="tuned"` the encoder too.
+
+    Args:
+        run: at the end of validation, as `Trainer.fit` and `load_run` give it; a tuned encoder
+            changes its model's weights.
+        settings: of the task.
+        listener: told about progress.
+
+    Raises:
+        SettingError: a target that is not there, or that nothing can be learned of; a run that has
+            moved past validation.
+
+    >>> import tidegraph as tg
+    >>> from tidegraph.train.tasks import TaskSettings, fit_task
+    >>> label = [0, 1] * 30
+    >>> events = tg.Events.from_arrays([0, 1] * 30, [2, 3] * 30, list(range(60)), label=label)
+    >>> train, val, test = events.split(val=0.25, test=0.25)
+    >>> model = tg.models.TGN(events.schema, memory=8, time=8, embedding=8, neighbors=2)
+    >>> run = tg.Trainer(model, epochs=1, batch_size=10, candidates=0).fit(train, val)
+    >>> task = fit_task(run, TaskSettings(task="node-classification", task_epochs=2))
+    >>> "AUC" in task.evaluate(test).metrics
+    True
+    """
+    return _Fitting(run, settings, listener or Listener()).fit()
+
+
+class _Fitting:
+    """One `fit_task`: what its steps share."""
+
+    def __init__(self, run: Run, settings: TaskSettings, listener: Listener) -> None:
+        if len(run.stream.parts) != 2:
+            raise SettingError(
+                "the run has moved past validation: fit the task first, or open the run again "
+                "with load_run(directory)"
+            )
+        self.run, self.settings, self.listener = run, settings, listener
+        self.target = find_target(run.events, settings)
+        self.columns = known_columns(run.events, settings, self.target.name)
+        train, val = run.stream.parts
+        for part, name in ((train, "training"), (val, "validation")):
+            event_M = np.concatenate(
+                [run.stream.plan.events(n) for n in run.stream.phase(part.name).batches]
+            )
+            check_part(self.target, event_M[self.target.has_E[event_M]], name)
+        self.objective = make_objective(self.target, train.stop)
+
+    def fit(self) -> TaskRun:
+        state = self.empty()
+        train = self.collect("train", state)
+        val = self.collect("val", state)
+        fitted = fit_decoder(
+            train, val, self.objective, self.settings, self.run.settings.seed, self.listener
+        )
+        about = {"balance": fitted.balance, "best_epoch": fitted.best_epoch, "tuned_epoch": None}
+        if self.settings.encoder == "tuned":
+            tuned = self.tune(fitted.decoder, fitted.value, fitted.balance, train)
+            about["tuned_epoch"] = tuned.best_epoch
+            state = self.empty()
+            self.collect("train", state)
+            val = self.collect("val", state)
+        run = self.run
+        moved = Run(
+            run.model, run.settings, run.stream, state, run.records, run.best_epoch, run.directory
+        )
+        result = TaskRun(moved, self.settings, self.target, fitted.decoder, about)
+        predicted_M = self.objective.predict(fitted.decoder.outputs(val.row_MI))
+        result.validation = self.objective.figures(
+            val.value_M, predicted_M, result._protocol("val")
+        )
+        return result
+
+    def empty(self) -> NodeState:
+        run = self.run
+        state = NodeState(run.events.schema.num_nodes, run.model.columns)
+        caches = cache_settings(run.settings, run.stream, run.model.memory_width)
+        return place_state(state, run.settings, caches)
+
+    def collect(self, part: str, state: NodeState) -> Table:
+        frozen = part == "val" and self.run.settings.history == "frozen"
+        found = collect(self.run.model, state, self.run.stream, part, self.listener, frozen=frozen)
+        labelled = _labelled(found, self.target)
+        return _table(self.run, labelled, self.target, self.settings, self.columns)
+
+    def tune(self, decoder: Decoder, start: float, balance: str, train: Table) -> Tuned:
+        run, objective, target = self.run, self.objective, self.target
+        decoder.to(run.settings.device)
+        both = sees_target(self.settings.task)
+        weight_L = None
+        if balance != "none" and isinstance(objective, Classes):
+            # In stream order nothing can be drawn more often; weights do the same on average.
+            weight_L = class_weights(train.value_M, objective.count).to(run.settings.device)
+
+        def loss(batch: PreparedBatch, root_RD: Tensor) -> Tensor | None:
+            event_B = batch.event_B.cpu().numpy()
+            has_B = target.has_E[event_B]
+            if not has_B.any():
+                return None
+            row_BI = decoder_inputs_of_roots(root_RD, event_B, run.events, self.columns, both)
+            wanted_M = objective.target(target.value_E[event_B[has_B]]).to(row_BI.device)
+            chosen_B = torch.from_numpy(has_B).to(row_BI.device)
+            return objective.loss(decoder(row_BI[chosen_B]), wanted_M, weight_L)
+
+        def validate(state: NodeState) -> float:
+            decoder.cpu()
+            value = validation(decoder, self.collect("val", state), objective)
+            decoder.to(run.settings.device)
+            return value
+
+        found = tune(
+            run.model, decoder, run.stream, self.empty, loss, validate, self.settings,
+            start=start, lower=objective.lower, clip=run.settings.clip, listener=self.listener,
+        )  # fmt: skip
+        decoder.cpu().eval()
+        run.model.eval()
+        return found
+
+
+def load_task(directory: Path, run: Run) -> TaskRun:
+    """The task that a run was trained for.
+
+    Args:
+        directory: of the run.
+        run: opened from there; it is put to where the task left validation.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged or of another run.
+    """
+    from tidegraph.train.contents import state_from
+
+    path = task_path(directory)
+    checkpoint = load_checkpoint(path)
+    about = checkpoint.about
+    if "task" not in about:
+        raise CheckpointError(f"{path} is no checkpoint of a task: put it back, or train again")
+    if about["fingerprint"] != run.events.fingerprint:
+        raise CheckpointError(f"{path} belongs to other data than the run: train again")
+    settings = TaskSettings.of({**about["task"], "known": tuple(about["task"]["known"])})
+    target = find_target(run.events, settings)
+    run.model.load_state_dict(checkpoint.group("weights"))
+    caches = cache_settings(run.settings, run.stream, run.model.memory_width)
+    run.state = place_state(state_from(checkpoint, run.model.columns), run.settings, caches)
+    tensors = checkpoint.group("decoder")
+    inputs, outputs = len(tensors["mean"]), len(tensors["last.bias"])
+    decoder = Decoder(inputs, outputs, settings.task_width, settings.task_dropout)
+    decoder.load_state_dict(tensors)
+    return TaskRun(run, settings, target, decoder.eval(), about["task_about"])
+
+
+def task_path(directory: Path) -> Path:
+    """Where a run keeps its task."""
+    return directory / "checkpoints" / "task.safetensors"
+
+
+def make_objective(target: Target, train_stop: int) -> Objective:
+    """The objective of a target; a number is standardised by the training part's labels."""
+    if target.kind == "classes":
+        return Classes(len(target.classes))
+    value_M = target.value_E[:train_stop][target.has_E[:train_stop]]
+    return Number(float(value_M.mean()), float(value_M.std()))
+
+
+def _labelled(found: Collected, target: Target) -> Collected:
+    has_M = target.has_E[found.event_M]
+    if has_M.all():
+        return found
+    return Collected(found.event_M[has_M], found.both_M2D[has_M])
+
+
+def _table(
+    run: Run, found: Collected, target: Target, settings: TaskSettings, known: Sequence[int]
+) -> Table:
+    row_MI = decoder_inputs(
+        found.both_M2D, found.event_M, run.events, known, sees_target(settings.task)
+    )
+    return Table(row_MI, target.value_E[found.event_M])
+
+
+def _directory(run: Run) -> Path:
+    if run.directory is None:
+        raise SettingError("this run has no directory: give Trainer(..., directory=...)")
+    return run.directory
