@@ -118,6 +118,28 @@ def test_labels_are_checked_before_link_training(often: Path, here: Path) -> Non
     assert "epoch 1" not in result.out
 
 
+def test_node_properties_have_a_table_of_their_own(often: Path, here: Path) -> None:
+    lines = ["node,time,item,weight"]
+    for hour in range(1, 60):
+        lines += [f"u{i},{240 * hour},{'abc'[i % 3]},2" for i in range(10)]
+        lines += [f"u{i},{240 * hour},{'abc'[(i + hour) % 3]},1" for i in range(10)]
+    Path("properties.csv").write_text("\n".join(lines) + "\n")
+    result = train(often, "--task", "node-property", "--properties", "properties.csv",
+                   "--task-epochs", "3", "--name", "taste", "--json")  # fmt: skip
+    assert result.code == 0, result.err
+    found = result.last
+    assert found["task"]["classes"] == ["a", "b", "c"]
+    assert [one["name"] for one in found["test"]["metrics"]] == ["NDCG@10"]
+    assert "strictly before" in found["test"]["metrics"][0]["protocol"]
+    assert [row["name"] for row in found["baselines"]] == [
+        "training mean", "last of the node", "mean of the node",
+    ]  # fmt: skip
+    again = cli("evaluate", "runs/taste", "--json", "--quiet")
+    assert again.code == 0, again.err
+    assert again.last["test"] == found["test"]
+    assert again.last["baselines"] == found["baselines"]
+
+
 # ---------------------------------------------------------------- several seeds
 
 

@@ -151,7 +151,8 @@ def test_a_frozen_encoder_keeps_its_weights_and_a_tuned_one_is_never_worse() -> 
         fit(events, epochs=1),
         replace_settings(NODE, encoder="tuned", tune_epochs=2, tune_learning_rate=3e-3),
     )
-    assert tuned.validation is not None and frozen.validation is not None
+    assert tuned.validation is not None
+    assert frozen.validation is not None
     assert tuned.validation["AUC"].value >= frozen.validation["AUC"].value
     assert (weights(tuned.run.model) != before) == (tuned.about["tuned_epoch"] >= 0)
 
@@ -311,7 +312,7 @@ def test_a_label_that_is_no_number_names_its_row() -> None:
     events = labelled()
     label = np.array(events.label)
     label[5] = np.nan
-    with pytest.raises(InputError, match="row 6 .*column label: the label is nan"):
+    with pytest.raises(InputError, match=r"row 6 .*column label: the label is nan"):
         find_target(replace(events, label=label), NODE)
 
 

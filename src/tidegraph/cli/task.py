@@ -13,7 +13,16 @@ from tidegraph.models.own import short_name
 from tidegraph.report.comparison import Scored
 from tidegraph.report.plain import metric_values
 from tidegraph.train import Listener, Run
-from tidegraph.train.tasks import TaskEvaluation, TaskRun, TaskSettings, find_target, fit_task
+from tidegraph.train.tasks import (
+    PropertyRun,
+    TaskEvaluation,
+    TaskRun,
+    TaskSettings,
+    find_target,
+    fit_task,
+)
+from tidegraph.train.tasks.properties import read_properties
+from tidegraph.train.tasks.property_run import check_property_settings
 from tidegraph.train.tasks.targets import check_part, known_columns
 
 _CLASSES = ("node-classification", "event-classification")
@@ -42,6 +51,11 @@ def _needs(key: str, task: TaskSettings) -> str:
         return ""
     if task.task == "link":
         return ": choose another task"
+    properties = task.task == "node-property"
+    if key == "properties" and not properties:
+        return ": it is for --task node-property"
+    if key in ("target", "unlabelled", "known") and properties:
+        return ": its labels are those of --properties"
     if key == "balance" and task.task not in _CLASSES:
         return ": there are no classes to balance"
     if key.startswith("tune_") and task.encoder == "frozen":
@@ -49,13 +63,17 @@ def _needs(key: str, task: TaskSettings) -> str:
     return ""
 
 
-def check_target(events: Events, split: Split, settings: TaskSettings) -> None:
+def check_target(events: Events, split: Split, settings: TaskSettings, history: str) -> None:
     """Find now what would otherwise end the task after link training.
 
     Raises:
         SettingError: a target that is not there, or that nothing can be learned of.
     """
     if settings.task == "link":
+        return
+    if settings.task == "node-property":
+        check_property_settings(settings, history)
+        read_properties(settings.properties or "", events)
         return
     target = find_target(events, settings)
     known_columns(events, settings, target.name)
@@ -71,6 +89,10 @@ def label_as_target(data: str | None, settings: Settings) -> tuple[Settings, Dat
         the settings, and how the data are to be read.
     """
     label, task = settings.data.label, settings.task
+    if task.properties is not None:
+        place = str(Path(task.properties).resolve())
+        task = task.model_copy(update={"properties": place})
+        return Settings(**{**vars(settings), "task": task}), settings.data
     columns_known = data is not None and (is_dataset(data) or Path(data).is_dir())
     if label is None or task.task == "link" or not columns_known:
         return settings, settings.data
@@ -90,7 +112,7 @@ def train_task(
     test: EventRange,
     listener: Listener,
     seconds: dict[str, float],
-) -> tuple[TaskRun, tuple[Scored, ...]]:
+) -> tuple[TaskRun | PropertyRun, tuple[Scored, ...]]:
     """Fit the task on a trained run, keep it, and evaluate it; the run ends after `test`.
 
     Returns:
@@ -117,12 +139,12 @@ def task_rows(model: str, evaluation: TaskEvaluation) -> tuple[Scored, ...]:
     )
 
 
-def task_values(task: TaskRun) -> dict[str, Any]:
+def task_values(task: TaskRun | PropertyRun) -> dict[str, Any]:
     """What docs/json.md calls `task`."""
     return {
         "name": task.settings.task,
-        "target": task.target.name,
-        "classes": list(task.target.classes),
+        "target": task.target_name,
+        "classes": task.classes,
         **task.about,
         "validation": metric_values(task.validation),
     }

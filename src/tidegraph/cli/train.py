@@ -58,7 +58,7 @@ from tidegraph.train.room import check_room
 from tidegraph.train.run import open_data as open_saved
 from tidegraph.train.run_config import checked
 from tidegraph.train.run_files import RunFiles, new_directory
-from tidegraph.train.tasks import TaskRun, TaskSettings
+from tidegraph.train.tasks import PropertyRun, TaskRun, TaskSettings
 
 _PRESET_HELP = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
 SECTIONS_OF_FLAGS = ("data", "split", "training", "task", "model")
@@ -271,7 +271,7 @@ class Outcome:
     directory: Path
     rows: tuple[Scored, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-    task: TaskRun | None = None
+    task: TaskRun | PropertyRun | None = None
 
 
 def _new(
@@ -291,7 +291,7 @@ def _new(
     opened = open_data(data, columns)
     seconds["data"] = time.perf_counter() - started
     split = _checked_split(opened, settings)
-    check_target(opened.events, split, settings.task)
+    check_target(opened.events, split, settings.task, settings.training.history)
     return Job(settings, opened, split, out, name)
 
 
@@ -441,7 +441,7 @@ def _train_and_test(
         seconds.update(add_seconds(record.stages for record in run.records))
         seconds["validation"] = sum(record.evaluation_seconds for record in run.records)
         rows: tuple[Scored, ...] = ()
-        task: TaskRun | None = None
+        task: TaskRun | PropertyRun | None = None
         if settings.task.task != "link":
             task, rows = train_task(run, settings.task, settings.model, test, listener, seconds)
             run = task.run

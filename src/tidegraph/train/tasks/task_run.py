@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from tidegraph.batches.prepared import PreparedBatch
-from tidegraph.errors import CheckpointError, SettingError
+from tidegraph.errors import SettingError
 from tidegraph.events.core import EventRange
 from tidegraph.state import NodeState
-from tidegraph.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tidegraph.train.checkpoint import Checkpoint, save_checkpoint
 from tidegraph.train.contents import about_run, state_tensors, weight_tensors
 from tidegraph.train.metrics import Metrics
 from tidegraph.train.placement import cache_settings, place_state
@@ -124,20 +124,17 @@ class TaskRun:
         Raises:
             SettingError: the run has no directory.
         """
-        path = task_path(_directory(self.run))
-        about = about_run(self.run.model, self.run.stream, self.run.settings)
-        about |= {
-            "best_epoch": self.run.best_epoch,
-            "task": self.settings.model_dump(mode="json"),
-            "task_about": self.about,
-            "target": {"name": self.target.name, "classes": list(self.target.classes)},
-        }
-        tensors = {**weight_tensors(self.run.model), **state_tensors(self.run.state)}
-        tensors |= {f"decoder.{name}": t for name, t in self.decoder.state_dict().items()}
-        if self.run.stream.hidden_nodes is not None:
-            tensors["hidden"] = torch.from_numpy(self.run.stream.hidden_nodes)
-        save_checkpoint(path, Checkpoint(tensors, about))
-        return path
+        return save_task(self.run, self.settings, self.decoder, self.about, self.target.name)
+
+    @property
+    def target_name(self) -> str:
+        """What is predicted."""
+        return self.target.name
+
+    @property
+    def classes(self) -> list[Any]:
+        """The distinct values, of a target of classes."""
+        return list(self.target.classes)
 
     def _label(self) -> str:
         task = self.settings.task
@@ -158,42 +155,10 @@ class TaskRun:
         )
 
 
-def fit_task(run: Run, settings: TaskSettings, listener: Listener | None = None) -> TaskRun:
-    """Train a task's decoder on a run's embeddings, and with `encoder="tuned"` the encoder too.
-
-    Args:
-        run: at the end of validation, as `Trainer.fit` and `load_run` give it; a tuned encoder
-            changes its model's weights.
-        settings: of the task.
-        listener: told about progress.
-
-    Raises:
-        SettingError: a target that is not there, or that nothing can be learned of; a run that has
-            moved past validation.
-
-    >>> import tidegraph as tg
-    >>> from tidegraph.train.tasks import TaskSettings, fit_task
-    >>> label = [0, 1] * 30
-    >>> events = tg.Events.from_arrays([0, 1] * 30, [2, 3] * 30, list(range(60)), label=label)
-    >>> train, val, test = events.split(val=0.25, test=0.25)
-    >>> model = tg.models.TGN(events.schema, memory=8, time=8, embedding=8, neighbors=2)
-    >>> run = tg.Trainer(model, epochs=1, batch_size=10, candidates=0).fit(train, val)
-    >>> task = fit_task(run, TaskSettings(task="node-classification", task_epochs=2))
-    >>> "AUC" in task.evaluate(test).metrics
-    True
-    """
-    return _Fitting(run, settings, listener or Listener()).fit()
-
-
-class _Fitting:
-    """One `fit_task`: what its steps share."""
+class Fitting:
+    """Fits a task of events; what its steps share."""
 
     def __init__(self, run: Run, settings: TaskSettings, listener: Listener) -> None:
-        if len(run.stream.parts) != 2:
-            raise SettingError(
-                "the run has moved past validation: fit the task first, or open the run again "
-                "with load_run(directory)"
-            )
         self.run, self.settings, self.listener = run, settings, listener
         self.target = find_target(run.events, settings)
         self.columns = known_columns(run.events, settings, self.target.name)
@@ -276,35 +241,28 @@ class _Fitting:
         return found
 
 
-def load_task(directory: Path, run: Run) -> TaskRun:
-    """The task that a run was trained for.
-
-    Args:
-        directory: of the run.
-        run: opened from there; it is put to where the task left validation.
+def save_task(
+    run: Run, settings: TaskSettings, decoder: Decoder, about_task: dict[str, Any], target: str
+) -> Path:
+    """Write a task's checkpoint: decoder, encoder, state, and how they came about.
 
     Raises:
-        CheckpointError: there is none, or it is damaged or of another run.
+        SettingError: the run has no directory.
     """
-    from tidegraph.train.contents import state_from
-
-    path = task_path(directory)
-    checkpoint = load_checkpoint(path)
-    about = checkpoint.about
-    if "task" not in about:
-        raise CheckpointError(f"{path} is no checkpoint of a task: put it back, or train again")
-    if about["fingerprint"] != run.events.fingerprint:
-        raise CheckpointError(f"{path} belongs to other data than the run: train again")
-    settings = TaskSettings.of({**about["task"], "known": tuple(about["task"]["known"])})
-    target = find_target(run.events, settings)
-    run.model.load_state_dict(checkpoint.group("weights"))
-    caches = cache_settings(run.settings, run.stream, run.model.memory_width)
-    run.state = place_state(state_from(checkpoint, run.model.columns), run.settings, caches)
-    tensors = checkpoint.group("decoder")
-    inputs, outputs = len(tensors["mean"]), len(tensors["last.bias"])
-    decoder = Decoder(inputs, outputs, settings.task_width, settings.task_dropout)
-    decoder.load_state_dict(tensors)
-    return TaskRun(run, settings, target, decoder.eval(), about["task_about"])
+    path = task_path(_directory(run))
+    about = about_run(run.model, run.stream, run.settings)
+    about |= {
+        "best_epoch": run.best_epoch,
+        "task": settings.model_dump(mode="json"),
+        "task_about": about_task,
+        "target": target,
+    }
+    tensors = {**weight_tensors(run.model), **state_tensors(run.state)}
+    tensors |= {f"decoder.{name}": tensor for name, tensor in decoder.state_dict().items()}
+    if run.stream.hidden_nodes is not None:
+        tensors["hidden"] = torch.from_numpy(run.stream.hidden_nodes)
+    save_checkpoint(path, Checkpoint(tensors, about))
+    return path
 
 
 def task_path(directory: Path) -> Path:
