@@ -499,8 +499,9 @@ def _finish(
     place = shlex.quote(str(outcome.directory))
     printer.say()
     printer.say(f"run       {outcome.directory} (open {outcome.directory / 'report.html'})")
-    if files.trace.exists():
-        printer.say(f"trace     {files.trace} (open it at https://ui.perfetto.dev)")
+    trace = RunFiles(outcome.directory).trace
+    if trace.exists():
+        printer.say(f"trace     {trace} (open it at https://ui.perfetto.dev)")
     printer.say(f"again     tidegraph evaluate {place}")
     printer.say(f"use it    tidegraph predict {place} --events new.csv")
 

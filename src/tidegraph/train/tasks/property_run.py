@@ -215,14 +215,21 @@ def _cut_plan(stream: Stream, time_Q: np.ndarray) -> tuple[BatchPlan, np.ndarray
     group_G1 = np.append(np.flatnonzero(new_Q), len(time_Q))
     before_G = np.searchsorted(time[event_P], time_Q[group_G1[:-1]], side="left")
     border_B1 = np.union1d(stream.plan.border_B1, before_G)
-    plan = BatchPlan(event_P, border_B1, event_P[border_B1[:-1]], ())
+    newest_B = np.arange(len(border_B1) - 1, dtype=np.int64)
+    plan = BatchPlan(event_P, border_B1, event_P[border_B1[:-1]], newest_B, ())
     return plan, group_G1, np.searchsorted(border_B1, before_G)
 
 
 def _first(plan: BatchPlan, batches: int) -> BatchPlan:
     """The plan's first batches alone."""
     border_B1 = plan.border_B1[: batches + 1]
-    return BatchPlan(plan.event_P[: border_B1[-1]], border_B1, plan.first_event_B[:batches], ())
+    return BatchPlan(
+        plan.event_P[: border_B1[-1]],
+        border_B1,
+        plan.first_event_B[:batches],
+        plan.version_B[:batches],
+        (),
+    )
 
 
 def _range(run: Run, place: int) -> EventRange:
