@@ -119,7 +119,7 @@ class DyGFormer(PairModel):
     def alone(self, batch: PreparedBatch) -> _Alone:
         """Patches of node features, event features and time codes."""
         hop = batch.hops[0]
-        found = newest_first(hop)
+        found = newest_first(hop, batch.padding is not None)
         S = len(found.delta_SK)
         like = self.result.weight
         own_S1 = hop.self_S.long().unsqueeze(1)

@@ -107,7 +107,7 @@ class TCL(PairModel):
     def alone(self, batch: PreparedBatch) -> _Alone:
         """Tokens, after attending to each other once: that far a seed has no partner."""
         hop, like = batch.hops[0], self.result.weight
-        found = newest_first(hop)
+        found = newest_first(hop, batch.padding is not None)
         S = len(found.delta_SK)
         used_SJ = torch.cat([found.used_SK.new_ones(S, 1), found.used_SK], dim=1)
         delta_SJ = torch.cat([found.delta_SK.new_zeros(S, 1), found.delta_SK], dim=1)

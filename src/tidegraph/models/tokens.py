@@ -32,13 +32,14 @@ class Tokens:
     delta_SK: Tensor
 
 
-def newest_first(hop: Hop) -> Tokens:
+def newest_first(hop: Hop, fixed: bool) -> Tokens:
     """The hop's slots from the latest event back, as wide as the longest history needs.
 
-    On a GPU as wide as the hop: asking for the longest would wait for it.
+    As wide as the hop on a GPU, where asking for the longest would wait for it, and where shapes
+    are `fixed`, that is in a padded batch.
     """
     K = hop.neighbor_SK.shape[1]
-    if not hop.count_S.is_cuda and len(hop.count_S):
+    if not fixed and not hop.count_S.is_cuda and len(hop.count_S):
         K = min(K, max(int(hop.count_S.max()), 1))
     return take_tokens(hop, K)
 
