@@ -204,3 +204,26 @@ def test_an_interrupted_series_goes_on_with_the_seed_it_was_stopped_in(
     damaged = cli("train", "--resume", "runs/cut")
     assert damaged.code == 2
     assert "seeds.json is damaged" in damaged.err
+
+
+# ---------------------------------------------------------------- fixed negatives
+
+
+def test_saved_negatives_rank_another_run_against_the_same(trained: Any, here: Path) -> None:
+    directory, found = trained
+    saved = cli("evaluate", directory, "--save-negatives", "test.npz", "--json", "--quiet")
+    assert saved.code == 0, saved.err
+    again = cli("evaluate", directory, "--negatives-file", "test.npz", "--json", "--quiet")
+    assert again.code == 0, again.err
+    for row, same in zip([found["test"], *found["baselines"]],
+                         [again.last["test"], *again.last["baselines"]], strict=True):  # fmt: skip
+        for one, other in zip(row["metrics"], same["metrics"], strict=True):
+            assert (one["name"], one["value"]) == (other["name"], other["value"])
+    protocols = {m["name"]: m["protocol"] for m in again.last["test"]["metrics"]}
+    assert "3 prepared destinations per positive (test.npz)" in protocols["MRR"]
+    both = cli("evaluate", directory, "--negatives-file", "test.npz", "--candidates", "2")
+    assert both.code == 2
+    assert "--candidates has no effect" in both.err
+    wrong = cli("evaluate", directory, "--save-negatives", "test.csv")
+    assert wrong.code == 2
+    assert "written as .npz" in wrong.err

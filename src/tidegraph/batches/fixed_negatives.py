@@ -11,7 +11,7 @@ import numpy as np
 
 from tidegraph.batches.candidates import Candidates
 from tidegraph.errors import InputError, UnknownNodeError
-from tidegraph.events.core import Events
+from tidegraph.events.core import EventRange, Events
 
 
 class FixedNegatives:
@@ -106,6 +106,35 @@ class FixedNegatives:
     def describe(self, count: int = 0) -> str:
         """How these negatives are named in a metric's protocol."""
         return f"up to {self._node_RC.shape[1]} prepared destinations per positive ({self.name})"
+
+
+def write_negatives(path: Path, events: Events, drawn: Candidates, part: EventRange) -> None:
+    """Write negatives to an `.npz` file that `FixedNegatives.read` reads.
+
+    Args:
+        path: the file; it appears only when it is complete.
+        events: the stream.
+        drawn: of the events of `part`, without padding.
+        part: whose events they belong to.
+
+    Raises:
+        InputError: another kind of file, or lists of different lengths.
+    """
+    if path.suffix.lower() != ".npz":
+        raise InputError(
+            f"{path}: prepared negatives are written as .npz, found {path.suffix or 'no suffix'!r}"
+        )
+    if drawn.mask_BC is not None and not drawn.mask_BC.all():
+        raise InputError(f"{path}: the events have different numbers of candidates; a matrix is "
+                         "written, so they must be equal")  # fmt: skip
+    original = events.ids.to_original(drawn.node_BC.reshape(-1))
+    candidate = np.asarray(original).reshape(drawn.node_BC.shape)
+    if candidate.dtype == object:
+        candidate = candidate.astype(str)  # text ids; without pickle
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        np.savez(file, row=events.row[part.start : part.stop], candidate=candidate)
+    temporary.replace(path)
 
 
 def _read_npz(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegraph._jit import set_threads
+from tidegraph.batches.fixed_negatives import FixedNegatives, write_negatives
 from tidegraph.cli.data import open_run
 from tidegraph.cli.seeds import several_seeds
 from tidegraph.cli.task import task_rows
@@ -21,6 +22,7 @@ from tidegraph.report.plain import print_json, scored_values
 from tidegraph.report.tables import comparison_tables
 from tidegraph.report.usage import peak_resident_bytes, process_started, versions
 from tidegraph.train import Run
+from tidegraph.train.evaluate import ranking_negatives
 from tidegraph.train.run_files import RunFiles
 from tidegraph.train.tasks import load_task
 from tidegraph.train.tasks.task_run import task_path
@@ -36,6 +38,14 @@ def evaluate(
     candidates: Annotated[
         int | None,
         typer.Option(min=0, help="negatives per event of MRR and Hits@k (default: the run's)"),
+    ] = None,
+    negatives_file: Annotated[
+        Path | None,
+        typer.Option(help="rank against what this file lists per event (.npz or .parquet)"),
+    ] = None,
+    save_negatives: Annotated[
+        Path | None,
+        typer.Option(help="write what is ranked against to this file.npz, for --negatives-file"),
     ] = None,
     baselines: Annotated[
         bool, typer.Option("--baselines/--no-baselines", help="EdgeBank and popularity beside it")
@@ -59,7 +69,14 @@ def evaluate(
     opened = open_run(run)
     part = test_part(opened, run)
     printer.say(f"{run}: {len(part):,} test events, model {opened.model.name}")
-    rows, stages, spent = _rows(opened, run, part, candidates, baselines, printer)
+    if negatives_file is not None and candidates is not None:
+        raise SettingError("--candidates has no effect with --negatives-file; leave one out")
+    ranking = None
+    if negatives_file is not None:
+        ranking = FixedNegatives.read(negatives_file, opened.events)
+    if save_negatives is not None:
+        _save_negatives(save_negatives, opened, part, candidates, ranking)
+    rows, stages, spent = _rows(opened, run, part, candidates, ranking, baselines, printer)
     if not (quiet and json):
         for line in comparison_tables(rows, "test"):
             printer.result(line)
@@ -87,14 +104,16 @@ def _rows(
     directory: Path,
     part: EventRange,
     candidates: int | None,
+    ranking: FixedNegatives | None,
     baselines: bool,
     printer: Printer,
 ) -> tuple[list[Scored], dict[str, float], float]:
     """Figures of the model and of baselines, seconds by stage, and those of the baselines."""
     if task_path(directory).exists():
-        if candidates is not None:
+        if candidates is not None or ranking is not None:
             raise SettingError(
-                "--candidates has no effect: the run was trained for a task without ranking"
+                "--candidates and --negatives-file have no effect: the run was trained for a task "
+                "without ranking; leave them out"
             )
         task = load_task(directory, opened)
         with ConsoleListener(printer) as listener:
@@ -102,13 +121,34 @@ def _rows(
         rows = list(task_rows(opened.model.name, found))
         return rows if baselines else rows[:1], {"test": found.seconds}, 0.0
     with ConsoleListener(printer) as listener:
-        evaluation = opened.evaluate(part, candidates=candidates, listener=listener)
+        evaluation = opened.evaluate(
+            part, candidates=candidates, ranking=ranking, listener=listener
+        )
     rows = [scored(opened.model.name.upper(), evaluation)]
     started = time.perf_counter()
     if baselines:
-        rows += evaluate_baselines(opened, part, candidates)
+        rows += evaluate_baselines(opened, part, candidates, ranking)
     stages = {**evaluation.stages, "test": evaluation.seconds}
     return rows, stages, time.perf_counter() - started
+
+
+def _save_negatives(
+    path: Path,
+    run: Run,
+    part: EventRange,
+    candidates: int | None,
+    ranking: FixedNegatives | None,
+) -> None:
+    """Write the ranking's negatives of the evaluated part.
+
+    Raises:
+        SettingError: nothing is ranked, or another kind of file.
+    """
+    count = run.settings.candidates if candidates is None else candidates
+    if count == 0 and ranking is None:
+        raise SettingError("--save-negatives: with 0 candidates nothing is ranked")
+    source = ranking or ranking_negatives(run.events, run.settings)
+    write_negatives(path, run.events, source.candidates(part.start, part.stop, count=count), part)
 
 
 def test_part(run: Run, directory: Path) -> EventRange:

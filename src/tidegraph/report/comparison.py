@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tidegraph.batches.negatives import CandidateSource
 from tidegraph.events.core import EventRange
 from tidegraph.models.edgebank import EdgeBank
 from tidegraph.models.popularity import Popularity
@@ -39,16 +40,21 @@ def scored(name: str, evaluation: Evaluation) -> Scored:
 
 
 def evaluate_baselines(
-    run: Run, part: EventRange, candidates: int | None = None
+    run: Run,
+    part: EventRange,
+    candidates: int | None = None,
+    ranking: CandidateSource | None = None,
 ) -> tuple[Scored, ...]:
     """EdgeBank and popularity on `part`, with the negatives, batches and history of the run's.
 
     Args:
         run: its settings and hidden nodes.
         part: as evaluated with `run.evaluate`.
-        candidates: as given there.
+        candidates, ranking: as given there.
     """
     plan = evaluation_plan(run.settings, run.stream, candidates)
+    if ranking is not None:
+        plan = replace(plan, ranking=ranking)
     return tuple(_evaluate(one, run, part, plan) for one in (EdgeBank(), Popularity()))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tidegraph.batches.negatives import CandidateSource
 from tidegraph.errors import CheckpointError, HistoryError, SettingError, shown
 from tidegraph.events.append import concatenate
 from tidegraph.events.catalog import load_dataset
@@ -101,6 +102,7 @@ class Run:
         part: EventRange,
         *,
         candidates: int | None = None,
+        ranking: CandidateSource | None = None,
         listener: Listener | None = None,
         advance: bool = False,
     ) -> Evaluation:
@@ -110,6 +112,7 @@ class Run:
             part: for example the test range; events between it and the streamed ones are fed
                 first, unscored.
             candidates: negatives per event of the MRR evaluation, instead of the settings'.
+            ranking: what to rank against instead of random destinations, such as `FixedNegatives`.
             listener: told about progress.
             advance: leave the run at the end of `part`. By default it stays where it is, so
                 evaluating twice gives the same figures.
@@ -122,6 +125,8 @@ class Run:
         size = self.settings.evaluation_batch_size
         stream = stream.with_part(Part(name, part.start, part.stop, size))
         plan = evaluation_plan(self.settings, stream, candidates)
+        if ranking is not None:
+            plan = replace(plan, ranking=ranking)
         result = evaluate(self.model, state, stream, name, plan, listener=listener)
         if advance:
             self.stream, self.state = stream, state
