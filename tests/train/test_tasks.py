@@ -247,6 +247,18 @@ def test_history_may_be_frozen_at_the_split() -> None:
     assert repr(found.metrics) != repr(streaming.evaluate(held_out(events)).metrics)
 
 
+def test_a_run_trained_with_staleness_is_walked_without(tmp_path: Path) -> None:
+    events = labelled()
+    task = fit_task(fit(events, tmp_path / "run", epochs=1, staleness=2), NODE)
+    assert [part.staleness for part in task.run.stream.parts] == [0, 0]
+    task.save()
+    expected = task.evaluate(held_out(events), advance=True)
+    task.run.save()
+    again = load_task(tmp_path / "run", load_run(tmp_path / "run"))
+    assert repr(again.evaluate(held_out(again.run.events)).metrics) == repr(expected.metrics)
+    assert load_run(tmp_path / "run", at="stream").stream.stop == held_out(events).stop
+
+
 # ---------------------------------------------------------------- targets and what is wrong
 
 

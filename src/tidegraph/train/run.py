@@ -259,6 +259,12 @@ class Run:
         save_checkpoint(files.stream, Checkpoint(tensors, about))
         return files.stream
 
+    def on(self, stream: Stream, state: NodeState) -> Run:
+        """This run at another place: the same model, settings and directory."""
+        return Run(
+            self.model, self.settings, stream, state, self.records, self.best_epoch, self.directory
+        )
+
     # -- helpers
 
     def _ahead(self, stop: int, events: Events) -> tuple[Stream, NodeState]:

@@ -9,7 +9,7 @@ Shape legend: B events of a batch, D width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +32,16 @@ class Collected:
 
     event_M: np.ndarray
     both_M2D: np.ndarray
+
+
+def exact(stream: Stream) -> Stream:
+    """The stream without staleness: with fixed weights there is nothing to run ahead of."""
+    if not any(part.staleness for part in stream.parts):
+        return stream
+    found = replace(stream, parts=())
+    for part in stream.parts:
+        found = found.with_part(replace(part, staleness=0))
+    return found
 
 
 def collect(

@@ -10,6 +10,7 @@ from tidegraph.train.contents import state_from
 from tidegraph.train.placement import cache_settings, place_state
 from tidegraph.train.run import Run
 from tidegraph.train.stages import Listener
+from tidegraph.train.tasks.collect import exact
 from tidegraph.train.tasks.decoder import Decoder
 from tidegraph.train.tasks.properties import read_properties
 from tidegraph.train.tasks.property_run import PropertyRun, fit_properties
@@ -52,6 +53,7 @@ def fit_task(
             "the run has moved past validation: fit the task first, or open the run again "
             "with load_run(directory)"
         )
+    run = run.on(exact(run.stream), run.state)
     if settings.task == "node-property":
         return fit_properties(run, settings, listener)
     return Fitting(run, settings, listener).fit()
@@ -75,6 +77,7 @@ def load_task(directory: Path, run: Run) -> TaskRun | PropertyRun:
     if about["fingerprint"] != run.events.fingerprint:
         raise CheckpointError(f"{path} belongs to other data than the run: train again")
     settings = TaskSettings.of(about["task"])
+    run = run.on(exact(run.stream), run.state)
     run.model.load_state_dict(checkpoint.group("weights"))
     caches = cache_settings(run.settings, run.stream, run.model.memory_width)
     run.state = place_state(state_from(checkpoint, run.model.columns), run.settings, caches)

@@ -185,9 +185,7 @@ class Fitting:
             self.collect("train", state)
             val = self.collect("val", state)
         run = self.run
-        moved = Run(
-            run.model, run.settings, run.stream, state, run.records, run.best_epoch, run.directory
-        )
+        moved = run.on(run.stream, state)
         result = TaskRun(moved, self.settings, self.target, fitted.decoder, about)
         predicted_M = self.objective.predict(fitted.decoder.outputs(val.row_MI))
         result.validation = self.objective.figures(
