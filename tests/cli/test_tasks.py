@@ -42,6 +42,13 @@ def test_a_node_label_is_trained_printed_kept_and_evaluated_again(often: Path, h
     assert again.code == 0, again.err
     assert again.last["test"] == found["test"]
     assert again.last["baselines"] == found["baselines"]
+    later = write_table(here / "later.csv", first=240, rows=12)
+    predicted = cli("predict", "runs/node", "--events", later, "--label", "is_fraud", "--quiet")
+    assert predicted.code == 0, predicted.err
+    assert set(predicted.rows[0]) == {
+        "row", "source", "target", "time", "score", "label_predicted", "label_probability",
+    }  # fmt: skip
+    assert all(0 < float(row["label_probability"]) < 1 for row in predicted.rows)
     config = yaml.safe_load(Path("runs/node/config.yaml").read_text())
     assert config["data"]["task"]["task"] == "node-classification"
 

@@ -21,14 +21,21 @@ from hypothesis import strategies as st
 from tidegraph.errors import CheckpointError, InputError, SettingError
 from tidegraph.events import Events
 from tidegraph.state import NodeState
-from tidegraph.train import Listener, Run, load_run
+from tidegraph.train import Listener, Run, Trainer, load_run
 from tidegraph.train.metrics import roc_auc
-from tidegraph.train.tasks import TaskRun, TaskSettings, find_target, fit_task, load_task
+from tidegraph.train.tasks import (
+    TaskDecoder,
+    TaskRun,
+    TaskSettings,
+    find_target,
+    fit_task,
+    load_task,
+)
 from tidegraph.train.tasks.collect import collect
 from tidegraph.train.tasks.decoder import class_weights
 from tidegraph.train.tasks.objectives import Classes, Number, ndcg
 from tidegraph.train.tasks.past import past_predictions
-from training import chatter, fit, held_out, weights
+from training import SETTINGS, chatter, fit, held_out, small_tgn, weights
 
 NODE = TaskSettings(task="node-classification", task_epochs=4)
 NUMBER = TaskSettings(task="event-regression", task_epochs=4, target="f0")
@@ -257,6 +264,40 @@ def test_a_run_trained_with_staleness_is_walked_without(tmp_path: Path) -> None:
     again = load_task(tmp_path / "run", load_run(tmp_path / "run"))
     assert repr(again.evaluate(held_out(again.run.events)).metrics) == repr(expected.metrics)
     assert load_run(tmp_path / "run", at="stream").stream.stop == held_out(events).stop
+
+
+@pytest.mark.parametrize("settings", [NODE, NUMBER], ids=["classes", "number"])
+def test_new_events_are_predicted_as_known_ones_are_evaluated(
+    tmp_path: Path, settings: TaskSettings
+) -> None:
+    """The test part as known events and as new ones: the same figures from the same state."""
+    events = labelled()
+    part = held_out(events)
+    task = fit_task(fit(events, epochs=1), settings)
+    expected = task.evaluate(part).metrics
+    head, later = (
+        Events.from_arrays(
+            events.source[block], events.target[block], events.time[block],
+            features=np.asarray(events.features)[block], label=np.asarray(events.label)[block],
+            num_nodes=events.schema.num_nodes, bipartite=False,
+        )
+        for block in (slice(0, part.start), slice(part.start, part.stop))
+    )  # fmt: skip
+    trained = task.run.stream.parts[0].stop
+    trainer = Trainer(small_tgn(head), directory=tmp_path, **{**SETTINGS, "epochs": 1})
+    run = trainer.fit(head.range(0, trained, "train"), head.range(trained, name="val"))
+    again = fit_task(run, settings)
+    again.save()
+    decoder = TaskDecoder.load(tmp_path)
+    assert decoder is not None
+    found = decoder.columns(again.run.predict_events(later, embeddings=True), later)
+    if settings is NODE:
+        probability = found["label_probability"]
+        assert roc_auc(later.label, probability) == pytest.approx(expected["AUC"].value)
+    else:
+        wanted = np.asarray(later.features)[:, 0]
+        error = float(np.mean(np.abs(found["f0_predicted"] - wanted)))
+        assert error == pytest.approx(expected["MAE"].value)
 
 
 # ---------------------------------------------------------------- targets and what is wrong

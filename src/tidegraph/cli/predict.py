@@ -24,6 +24,7 @@ from tidegraph.report.plain import finite, print_json
 from tidegraph.report.usage import peak_resident_bytes, process_started, versions
 from tidegraph.train import Run
 from tidegraph.train.predictions import EventPredictions, PairPredictions
+from tidegraph.train.tasks import TaskDecoder
 
 _OWN_FLAGS = ("events", "pairs", "at", "candidates", "embeddings", "out", "keep", "threads",
               "quiet", "json", "help")  # fmt: skip
@@ -88,19 +89,26 @@ def predict(
     columns = given.get("data", {})
     started = time.perf_counter()
     found: EventPredictions | PairPredictions
+    labels: dict[str, np.ndarray] = {}
     if events is not None:
+        decoder = TaskDecoder.load(run)
         later = read_new_events(events, opened, columns)
         printer.say(f"{events}: {len(later):,} events after {len(opened.events):,} known ones")
         with ConsoleListener(printer) as listener:
             found = opened.predict_events(
-                later, candidates=candidates, embeddings=embeddings, listener=listener
-            )
+                later, candidates=candidates,
+                embeddings=embeddings or decoder is not None, listener=listener
+            )  # fmt: skip
+        if decoder is not None:
+            labels = decoder.columns(found, later)
+            if not embeddings:
+                found = replace(found, source_embedding=None, target_embedding=None)
     else:
         assert pairs is not None
         say_if_behind(opened, printer)
         found = opened.predict(read_pairs(pairs, opened, columns), time=query_time(at, opened))
     seconds = time.perf_counter() - started
-    write_columns(out, found.columns())
+    write_columns(out, {**found.columns(), **labels})
     if keep:
         opened.save()
     _say(found, out, keep, printer)

@@ -1,6 +1,7 @@
 """Tasks beside link prediction: node and event labels, numbers, node properties."""
 
 from tidegraph.train.tasks.fit import fit_task, load_task
+from tidegraph.train.tasks.predict import TaskDecoder
 from tidegraph.train.tasks.property_run import PropertyRun
 from tidegraph.train.tasks.settings import TASKS, TaskSettings
 from tidegraph.train.tasks.targets import Target, find_target
@@ -10,6 +11,7 @@ __all__ = [
     "TASKS",
     "PropertyRun",
     "Target",
+    "TaskDecoder",
     "TaskEvaluation",
     "TaskRun",
     "TaskSettings",

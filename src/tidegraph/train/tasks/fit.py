@@ -11,7 +11,7 @@ from tidegraph.train.placement import cache_settings, place_state
 from tidegraph.train.run import Run
 from tidegraph.train.stages import Listener
 from tidegraph.train.tasks.collect import exact
-from tidegraph.train.tasks.decoder import Decoder
+from tidegraph.train.tasks.predict import decoder_of
 from tidegraph.train.tasks.properties import read_properties
 from tidegraph.train.tasks.property_run import PropertyRun, fit_properties
 from tidegraph.train.tasks.settings import TaskSettings
@@ -81,12 +81,9 @@ def load_task(directory: Path, run: Run) -> TaskRun | PropertyRun:
     run.model.load_state_dict(checkpoint.group("weights"))
     caches = cache_settings(run.settings, run.stream, run.model.memory_width)
     run.state = place_state(state_from(checkpoint, run.model.columns), run.settings, caches)
-    tensors = checkpoint.group("decoder")
-    inputs, outputs = len(tensors["mean"]), len(tensors["last.bias"])
-    decoder = Decoder(inputs, outputs, settings.task_width, settings.task_dropout)
-    decoder.load_state_dict(tensors)
+    decoder = decoder_of(checkpoint, settings)
     if settings.properties is not None:
         table = read_properties(settings.properties, run.events)
-        return PropertyRun(run, settings, table, decoder.eval(), about["task_about"])
+        return PropertyRun(run, settings, table, decoder, about["task_about"])
     target = find_target(run.events, settings)
-    return TaskRun(run, settings, target, decoder.eval(), about["task_about"])
+    return TaskRun(run, settings, target, decoder, about["task_about"])

@@ -104,7 +104,7 @@ class PropertyRun:
 
     def save(self) -> Any:
         """Keep the decoder beside the run's checkpoints."""
-        return save_task(self.run, self.settings, self.decoder, self.about, "properties")
+        return save_task(self.run, self.settings, self.decoder, self.about, {"name": "properties"})
 
     def _protocol(self) -> str:
         return (

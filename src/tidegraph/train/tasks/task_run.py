@@ -124,7 +124,12 @@ class TaskRun:
         Raises:
             SettingError: the run has no directory.
         """
-        return save_task(self.run, self.settings, self.decoder, self.about, self.target.name)
+        target: dict[str, Any] = {"name": self.target.name, "classes": self.classes}
+        if self.target.kind == "number":
+            objective = make_objective(self.target, self.run.stream.parts[0].stop)
+            assert isinstance(objective, Number)
+            target |= {"mean": objective.mean, "deviation": objective.deviation}
+        return save_task(self.run, self.settings, self.decoder, self.about, target)
 
     @property
     def target_name(self) -> str:
@@ -240,7 +245,11 @@ class Fitting:
 
 
 def save_task(
-    run: Run, settings: TaskSettings, decoder: Decoder, about_task: dict[str, Any], target: str
+    run: Run,
+    settings: TaskSettings,
+    decoder: Decoder,
+    about_task: dict[str, Any],
+    target: dict[str, Any],
 ) -> Path:
     """Write a task's checkpoint: decoder, encoder, state, and how they came about.
 
