@@ -477,7 +477,7 @@ def _kept(job: Job, outcome: Outcome, printer: Printer) -> dict[str, Any]:
 def _finish(
     job: Job, outcome: Outcome, values: dict[str, Any], printer: Printer, as_json: bool
 ) -> None:
-    run, files = outcome.run, RunFiles(outcome.directory)
+    run = outcome.run
     if as_json:
         for line in comparison_tables(outcome.rows, "test") if outcome.rows else ():
             if not printer.quiet:
