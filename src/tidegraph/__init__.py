@@ -15,6 +15,7 @@ _EXPORTS = {
     "read_table": "tidegraph.events",
     "open_events": "tidegraph.events",
     "load_dataset": "tidegraph.events",
+    "from_temporal_data": "tidegraph.events",
     "TemporalIndex": "tidegraph.history",
     "Trainer": "tidegraph.train",
     "Run": "tidegraph.train",

@@ -65,6 +65,9 @@ def concatenate(events: Events, later: Events) -> Events:
         weight=_joined(events.weight, later.weight),
         node_features=_node_features(events, later, numbering, name),
         report=report,
+        extra={
+            key: np.concatenate([column, later.extra[key]]) for key, column in events.extra.items()
+        },
     )
 
 
@@ -91,6 +94,14 @@ def _check_columns(events: Events, later: Events, name: str) -> None:
             raise InputError(
                 f"{name}: {column} differ: {shapes[0]} in the earlier events, {shapes[1]} in the "
                 "later ones; both need the same columns"
+            )
+    for key in sorted({*events.extra, *later.extra}):
+        extra = [one.extra.get(key) for one in (events, later)]
+        kinds = [None if x is None else (x.dtype, x.shape[1:]) for x in extra]
+        if kinds[0] != kinds[1]:
+            raise InputError(
+                f"{name}: extra column {key} differs: {kinds[0]} in the earlier events, {kinds[1]} "
+                "in the later ones; both need the same columns"
             )
     units = events.schema.time_unit, later.schema.time_unit
     if None not in units and units[0] != units[1]:

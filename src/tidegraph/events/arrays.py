@@ -8,7 +8,8 @@ Shape legend: E events, N nodes, F event-feature width, G node-feature width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -22,6 +23,8 @@ from tidegraph.events.units import check_unit
 
 _LARGEST_NODE = np.iinfo(np.int32).max
 _CHECK_ROWS = 1 << 20
+EXTRA = "extra."
+"""What an extra column's name has in front of it, among the names of all columns."""
 
 
 def events_from_arrays(
@@ -38,9 +41,12 @@ def events_from_arrays(
     bipartite: bool | None = None,
     time_unit: str | None = None,
     feature_names: Sequence[str] = (),
+    extra: Mapping[str, Any] | None = None,
     name: str = "memory",
+    ids: NodeIds | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Events:
-    """See `Events.from_arrays`."""
+    """See `Events.from_arrays`; readers of layouts add original ids and notes for the report."""
     source_E = _node_column(source, "source", name)
     target_E = _node_column(target, "target", name)
     time_E, time_unit = _time_column(time, check_unit(time_unit), name)
@@ -51,6 +57,7 @@ def events_from_arrays(
     label_E = _vector(label, "label", count, name)
     weight_E = _vector(weight, "weight", count, name)
     node_features_NG = matrix(node_features, "node_features", None, name)
+    extra_columns = _extra_columns(extra or {}, count, name)
     num_nodes, num_sources = _sides(
         source_E, target_E, num_nodes, num_sources, bipartite, node_features_NG, name
     )
@@ -72,18 +79,20 @@ def events_from_arrays(
         features_EF, label_E, weight_E = (
             None if column is None else column[row_E] for column in (features_EF, label_E, weight_E)
         )
+        extra_columns = {key: column[row_E] for key, column in extra_columns.items()}
     return assemble(
         source=source_E,
         target=target_E,
         time=time_E,
         row=row_E,
         schema=schema,
-        ids=NodeIds.identity(num_nodes),
+        ids=ids or NodeIds.identity(num_nodes),
         features=features_EF,
         label=label_E,
         weight=weight_E,
         node_features=node_features_NG,
-        report=ReadReport(name, count, moved),
+        extra=extra_columns,
+        report=ReadReport(name, count, moved, notes),
     )
 
 
@@ -100,6 +109,7 @@ def assemble(
     weight: np.ndarray | None,
     node_features: np.ndarray | None,
     report: ReadReport,
+    extra: Mapping[str, np.ndarray] | None = None,
 ) -> Events:
     """An `Events` of checked and sorted columns, with its fingerprint."""
     columns = {
@@ -110,6 +120,7 @@ def assemble(
         "label": label,
         "weight": weight,
         "node_features": node_features,
+        **{EXTRA + key: column for key, column in (extra or {}).items()},
     }
     digests = {name: array_digest(array) for name, array in columns.items() if array is not None}
     digests |= {name: array_digest(array) for name, array in ids.arrays().items()}
@@ -124,6 +135,7 @@ def assemble(
         label=label,
         weight=weight,
         node_features=node_features,
+        extra=dict(extra or {}),
         report=report,
         fingerprint=fingerprint_of(asdict(schema), digests),
     )
@@ -237,6 +249,28 @@ def matrix(value: Any, column: str, rows: int | None, name: str) -> np.ndarray |
                 "in the range of 32-bit floats. Fill or drop such rows first"
             )
     return result
+
+
+def _extra_columns(extra: Mapping[str, Any], rows: int, name: str) -> dict[str, np.ndarray]:
+    """Columns kept as they are: checked for their number of rows, and for a name files can have."""
+    found = {}
+    for key, value in extra.items():
+        column = np.ascontiguousarray(_as_array(value))
+        if not re.fullmatch(r"[A-Za-z0-9_]+", key):
+            raise InputError(
+                f"{name}: extra column {key!r}: expected a name of letters, digits and underscores"
+            )
+        if column.dtype.kind not in "biufc":
+            raise InputError(
+                f"{name}: extra column {key} has type {column.dtype}; expected numbers"
+            )
+        if column.ndim == 0 or len(column) != rows:
+            raise InputError(
+                f"{name}: extra column {key} has shape {column.shape}; expected one row for each "
+                f"of the {rows:,} events"
+            )
+        found[key] = column
+    return found
 
 
 def _vector(value: Any, column: str, rows: int, name: str) -> np.ndarray | None:

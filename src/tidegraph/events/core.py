@@ -9,7 +9,7 @@ Shape legend: E events, N nodes, F event-feature width, G node-feature width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,6 +83,7 @@ class Events:
         label: [E] float32 or None.
         weight: [E] float32 or None.
         node_features: [N, G] float32 or None.
+        extra: [E, ...] columns by name, of any type: carried along, read by no model.
         report: what reading did.
         fingerprint: hex digest of the content; equal data has an equal fingerprint.
         path: the directory that the columns are mapped from, or None.
@@ -98,6 +99,7 @@ class Events:
     label: np.ndarray | None = None
     weight: np.ndarray | None = None
     node_features: np.ndarray | None = None
+    extra: Mapping[str, np.ndarray] = field(default_factory=dict)
     report: ReadReport = field(default_factory=ReadReport)
     fingerprint: str = ""
     path: Path | None = None
@@ -121,6 +123,7 @@ class Events:
         bipartite: bool | None = None,
         time_unit: str | None = None,
         feature_names: Sequence[str] = (),
+        extra: Mapping[str, Any] | None = None,
         name: str = "memory",
     ) -> Events:
         """Events from arrays whose ids are already internal numbers; sorted if they must be.
@@ -136,6 +139,7 @@ class Events:
             bipartite: None detects it: every source is smaller than every target.
             time_unit: "ns", "us", "ms", "s", "min", "h" or "d", if known.
             feature_names: F names; by default f0, f1, ...
+            extra: other columns by name, one row an event, kept as they are.
             name: named in errors and reports.
 
         Raises:
@@ -161,6 +165,7 @@ class Events:
             bipartite=bipartite,
             time_unit=time_unit,
             feature_names=feature_names,
+            extra=extra,
             name=name,
         )
 
@@ -219,6 +224,12 @@ class Events:
         from tidegraph.events.describe import describe_events
 
         return describe_events(self)
+
+    def to_temporal_data(self) -> Any:
+        """As PyTorch Geometric's `TemporalData`; see `tidegraph.events.temporal_data`."""
+        from tidegraph.events.temporal_data import to_temporal_data
+
+        return to_temporal_data(self)
 
     def save(self, directory: str | Path) -> Events:
         """Write the columns to a new directory, atomically; returns them opened from there."""

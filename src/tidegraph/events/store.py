@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tidegraph.errors import InputError
+from tidegraph.events.arrays import EXTRA
 from tidegraph.events.core import Events, ReadReport, Schema
 from tidegraph.events.digest import array_digest, fingerprint_of
 from tidegraph.events.files import FileColumn, open_column, put_in_place, write_manifest
@@ -134,6 +135,7 @@ def save_events(events: Events, directory: str | Path) -> Events:
     """
     with directory_sink(Path(directory)) as sink:
         columns = {name: getattr(events, name) for name in _COLUMNS}
+        columns |= {EXTRA + name: column for name, column in events.extra.items()}
         columns |= events.ids.arrays()
         for name, array in columns.items():
             if array is not None:
@@ -224,6 +226,11 @@ def _build(
         label=arrays.get("label"),
         weight=arrays.get("weight"),
         node_features=arrays.get("node_features"),
+        extra={
+            name.removeprefix(EXTRA): array
+            for name, array in arrays.items()
+            if name.startswith(EXTRA)
+        },
         report=report,
         fingerprint=fingerprint,
         path=path,
