@@ -29,6 +29,7 @@ from tidegraph.errors import (
 )
 from tidegraph.events import Events, Split, open_events, read_table
 from tidegraph.events.catalog import FLIGHTS_COLUMNS, list_datasets, load_dataset
+from tidegraph.events.layouts import layout_files
 from tidegraph.events.published import default_cache_directory
 from tidegraph.events.sql import what_it_said
 from tidegraph.train import Run, load_run
@@ -82,6 +83,9 @@ def open_data(data: str | None, settings: DataSettings) -> OpenedData:
         _refuse_columns(data, settings.changed())
         store = Path(data).resolve()
         return OpenedData(open_events(store), _short(store.name), {"store": str(store)})
+    if settings.node_features is not None:  # found again from wherever the run is opened
+        nodes = str(Path(settings.node_features).resolve())
+        settings = settings.model_copy(update={"node_features": nodes})
     columns = settings.changed()
     if data is None:
         return OpenedData(read(None, settings, None), "query", {"columns": columns})
@@ -99,20 +103,35 @@ def open_data(data: str | None, settings: DataSettings) -> OpenedData:
     except OSError:
         return OpenedData(read(path, settings, None), name, {**spec, "store": ""})
     events = read(path, settings, store)
-    note_origin(store, path)
+    note_origin(store, _files_of(path, settings)[0])
     return OpenedData(events, name, spec)
 
 
 def table_store(path: Path, settings: DataSettings) -> Path:
     """Where the stored copy of a table is kept: another file or other columns, another place."""
-    if not path.is_file():
+    if settings.layout is None and not path.is_file():
         read(path, settings, None)  # raises, with the closest name there is
     from tidegraph import __version__
 
-    stat = path.stat()
-    named = [str(path.resolve()), stat.st_size, stat.st_mtime_ns, settings.changed(), __version__]
+    first, *beside = _files_of(path, settings)
+    stat = first.stat()
+    named = [str(first.resolve()), stat.st_size, stat.st_mtime_ns, settings.changed(), __version__]
+    for other in beside:
+        stat = other.stat()
+        named += [str(other.resolve()), stat.st_size, stat.st_mtime_ns]
     key = hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]
     return default_cache_directory() / "tables" / f"{_short(path.name)}-{key}"
+
+
+def _files_of(path: Path, settings: DataSettings) -> list[Path]:
+    """The files that reading `path` reads."""
+    files = [path] if settings.layout is None else layout_files(path, settings.layout)
+    if settings.node_features is not None:
+        nodes = Path(settings.node_features)
+        if not nodes.is_file():
+            raise InputError(f"--node-features {nodes}: no such file")
+        files.append(nodes)
+    return files
 
 
 def keep_events(opened: OpenedData, directory: Path) -> OpenedData:
@@ -313,6 +332,9 @@ def read(path: Path | None, settings: DataSettings, store: Path | None, **resour
     values = settings.model_dump()
     if settings.features == ("rest",):
         values["features"] = "rest"
+    if settings.layout is not None:
+        values = _layout_values(settings)
+        resources = {}
     try:
         events: Events = read_table(path, store=store, **values, **resources)
     except InputError as error:
@@ -324,6 +346,19 @@ def read(path: Path | None, settings: DataSettings, store: Path | None, **resour
             ) from None
         raise
     return events
+
+
+def _layout_values(settings: DataSettings) -> dict[str, Any]:
+    """What goes with a layout; anything else would have no effect."""
+    allowed = ("layout", "time_unit", "bipartite")
+    others = [key for key in settings.changed() if key not in allowed]
+    if others:
+        names = ", ".join(f"--{key.replace('_', '-')}" for key in others)
+        raise SettingError(
+            f"{names}: no effect with --layout {settings.layout}, which says which column is "
+            "which; leave one of them out"
+        )
+    return {key: getattr(settings, key) for key in allowed}
 
 
 def _refuse_columns(data: str, changed: Mapping[str, Any]) -> None:

@@ -56,6 +56,15 @@ class DataSettings(BaseModel):
     query: str | None = Field(
         None, description="SQL to read from; the file is the table `data` in it"
     )
+    layout: Literal["jodie", "dyglib", "dgb", "tgl", "tgb"] | None = Field(
+        None,
+        description="the file or directory is laid out as this library expects: says which column "
+        "is which and which files lie beside it",
+    )
+    node_features: str | None = Field(
+        None, description="a table of node features: all its numeric columns; needs --node-id"
+    )
+    node_id: str | int | None = Field(None, description="id column of the node features' table")
     format: Literal["csv", "tsv", "parquet", "jsonl", "duckdb"] | None = Field(
         None, description="of the file, where its name does not say"
     )

@@ -20,6 +20,7 @@ from tidegraph.events.columns import resolve_columns
 from tidegraph.events.core import Events
 from tidegraph.events.formats import Options, open_table
 from tidegraph.events.ingest import Plan, plan_ingest, write_events
+from tidegraph.events.layouts import LAYOUTS, read_layout
 from tidegraph.events.sql import literal, run, what_it_said
 from tidegraph.events.store import MemorySink, directory_sink
 from tidegraph.events.units import check_unit
@@ -32,9 +33,9 @@ _SMALL_FILE = 1 << 25
 def read_table(
     data: Any = None,
     *,
-    source: str | int,
-    target: str | int,
-    time: str | int,
+    source: str | int | None = None,
+    target: str | int | None = None,
+    time: str | int | None = None,
     features: Sequence[str | int] | str = (),
     categorical: Sequence[str | int] | str = (),
     label: str | int | None = None,
@@ -43,6 +44,7 @@ def read_table(
     bipartite: bool | None = None,
     node_features: Any = None,
     node_id: str | int | None = None,
+    layout: str | None = None,
     format: str | None = None,
     header: bool | None = None,
     delimiter: str | None = None,
@@ -74,6 +76,10 @@ def read_table(
         node_features: [N, G] numbers whose row i belongs to integer id i, or a table (path or
             frame) with all its numeric columns; nodes without events are ordinary nodes.
         node_id: the id column of a `node_features` table.
+        layout: "jodie", "dyglib" (also called "dgb"), "tgl" or "tgb": a file or directory that is
+            laid out as these libraries expect. It says which column is which, so of the other
+            arguments only `time_unit`, `bipartite` and `store` go with it; see
+            `tidegraph.events.layouts`.
         format: "csv", "tsv", "parquet", "jsonl" or "duckdb" where the file name does not say.
         header, delimiter: of text files; found out if None.
         table: table of a database file.
@@ -100,6 +106,24 @@ def read_table(
     ([3, 5], ['a', 'b'])
     """
     check_unit(time_unit)
+    if layout is not None:
+        given = {
+            "source": source, "target": target, "time": time, "features": features,
+            "categorical": categorical, "label": label, "weight": weight,
+            "node_features": node_features, "node_id": node_id, "format": format,
+            "header": header, "delimiter": delimiter, "table": table, "query": query,
+        }  # fmt: skip
+        return read_layout(
+            data, layout, time_unit=time_unit, bipartite=bipartite, store=store,
+            without=[name for name, value in given.items() if value not in (None, ())],
+        )  # fmt: skip
+    if source is None or target is None or time is None:
+        missing = [n for n, v in (("source", source), ("target", target), ("time", time))
+                   if v is None]  # fmt: skip
+        raise SettingError(
+            f"read_table needs {', '.join(f'{name}=' for name in missing)}: which column is which; "
+            f"or layout= for a file laid out as {', '.join(LAYOUTS)} expect"
+        )
     options = Options(format, header, delimiter, table, query)
     wanted = [name for name in (source, target, time, label, weight) if name is not None]
     target_directory = None if store is None else Path(store)
@@ -125,6 +149,17 @@ def read_table(
             node_id=node_id,
         )
         return _write(connection, plan, target_directory)
+
+
+@contextmanager
+def scratch_database(data: Any) -> Iterator[Any]:
+    """A connection to read `data` through; errors of the engine are errors of the input.
+
+    Raises:
+        InputError: what the engine could not do.
+    """
+    with _named(data), _database(data, None, None, None) as connection:
+        yield connection
 
 
 def _write(connection: Any, plan: Plan, directory: Path | None) -> Events:
