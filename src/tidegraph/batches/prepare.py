@@ -91,6 +91,8 @@ class Preparer:
             passing the whole store. Stores that kernels cannot read in place are gathered anyway.
         gather: with `compact`, copy the named rows now. Off, the batch is deferred: whoever moves
             it to a device fetches them.
+        neighbor_index: index of the events that count as neighbours, where that is not all of
+            them; mail follows from `index` all the same.
     """
 
     events: Events
@@ -103,6 +105,7 @@ class Preparer:
     dedup: bool = True
     compact: bool = False
     gather: bool = True
+    neighbor_index: TemporalIndex | None = None
 
     def __post_init__(self) -> None:
         if self.history.shared and len(self.history.neighbors) != 1:
@@ -296,9 +299,13 @@ class Preparer:
             ),
         )  # fmt: skip
 
+    @property
+    def _neighbors(self) -> TemporalIndex:
+        return self.index if self.neighbor_index is None else self.neighbor_index
+
     def _asked(self, seeds: _Seeds, request: _Request) -> Asked:
         before = request.neighbors_before if seeds.bound is None else seeds.bound
-        return Asked(self.index, seeds.node, seeds.time, before, request.inclusive)
+        return Asked(self._neighbors, seeds.node, seeds.time, before, request.inclusive)
 
     def _unique(self, seeds: _Seeds) -> tuple[_Seeds, np.ndarray]:
         """The distinct seeds and, for each of the given ones, its number (-1 for padding)."""
@@ -325,7 +332,7 @@ class Preparer:
         if before_event is None:
             before_event = request.neighbors_before
         uniform = history.strategy == "uniform" and not recent
-        return self.index.sample(
+        return self._neighbors.sample(
             seeds.node,
             seeds.time,
             fanout,

@@ -58,6 +58,11 @@ class TrainSettings(BaseModel):
         "float32",
         description="how features are stored: as given, or rounded to float16, bfloat16 or int8",
     )
+    neighbor_types: tuple[str, ...] = Field(
+        (),
+        description="only events of these types are neighbours: features such as kind=buy, of "
+        "which an event has one; all events by default",
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="all randomness derives from it")
     device: str = Field("cpu", description="where the model runs: cpu, cuda, cuda:1")
     precision: Literal["fp32", "bf16"] = Field(

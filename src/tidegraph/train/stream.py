@@ -13,6 +13,7 @@ import numpy as np
 from tidegraph.batches.plan import BatchPlan, Phase
 from tidegraph.batches.prepare import History, Preparer
 from tidegraph.events.core import EventRange, Events
+from tidegraph.events.types import events_of_types
 from tidegraph.features import FeatureStore, open_stores
 from tidegraph.history import TemporalIndex
 from tidegraph.train.transfer import Transfer
@@ -52,6 +53,8 @@ class Stream:
         preparer: prepares the plan's batches for one model.
         transfer: moves them to the device, where the preparer leaves that open.
         feature_type: how features are stored.
+        neighbor_types: features of which an event must have one to count as a neighbour, or all
+            events do.
     """
 
     events: Events
@@ -62,6 +65,7 @@ class Stream:
     preparer: Preparer
     transfer: Transfer | None = None
     feature_type: str = "float32"
+    neighbor_types: tuple[str, ...] = ()
 
     @classmethod
     def open(
@@ -74,6 +78,7 @@ class Stream:
         seed: int = 0,
         compact: bool = False,
         feature_type: str = "float32",
+        neighbor_types: tuple[str, ...] = (),
     ) -> Stream:
         """Index the events and plan the parts.
 
@@ -81,8 +86,18 @@ class Stream:
             seed, compact: see `Preparer`.
             feature_type: how features are stored, see `FeatureStore.of`; ranges are those of the
                 first part.
+            neighbor_types: see the attribute.
+
+        Raises:
+            SettingError: a type that is no event feature.
         """
-        index = TemporalIndex.from_events(events, keep=_in_history(events, parts, hidden_nodes))
+        keep = _in_history(events, parts, hidden_nodes)
+        index = TemporalIndex.from_events(events, keep=keep)
+        neighbor_index = None
+        if neighbor_types:
+            typed = events_of_types(events, neighbor_types)
+            keep = typed if keep is None else keep & typed
+            neighbor_index = TemporalIndex.from_events(events, keep=keep)
         plan = _plan(events, parts, hidden_nodes)
         features, node_features = open_stores(events, feature_type, fit=parts[0].stop)
         preparer = Preparer(
@@ -94,8 +109,12 @@ class Stream:
             node_features=node_features,
             seed=seed,
             compact=compact,
+            neighbor_index=neighbor_index,
         )
-        return cls(events, parts, hidden_nodes, index, plan, preparer, feature_type=feature_type)
+        return cls(
+            events, parts, hidden_nodes, index, plan, preparer,
+            feature_type=feature_type, neighbor_types=neighbor_types,
+        )  # fmt: skip
 
     @property
     def stop(self) -> int:
@@ -123,6 +142,7 @@ class Stream:
             seed=preparer.seed,
             compact=preparer.compact,
             feature_type=self.feature_type,
+            neighbor_types=self.neighbor_types,
         )
 
     def about_features(self) -> list[str]:

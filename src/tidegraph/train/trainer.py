@@ -169,6 +169,7 @@ class _Session:
             seed=settings.seed,
             compact=torch.device(settings.device).type != "cpu",
             feature_type=settings.feature_type,
+            neighbor_types=settings.neighbor_types,
         )
         for line in self.stream.about_features():
             self.listener.message(line)
