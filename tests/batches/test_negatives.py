@@ -394,7 +394,7 @@ def test_files_of_another_layout_are_refused(tmp_path, columns, message):
 
 def test_files_of_another_kind_are_refused(tmp_path):
     (tmp_path / "negatives.csv").write_text("row,candidate\n")
-    with pytest.raises(InputError, match=r"\.npz or \.parquet"):
+    with pytest.raises(InputError, match=r"\.npz, \.parquet or \.pkl"):
         FixedNegatives.read(tmp_path / "negatives.csv", PREPARED)
     for suffix in ("npz", "parquet"):
         broken = tmp_path / f"broken.{suffix}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tidegraph.batches.candidates import Candidates
+from tidegraph.batches.tgb_negatives import read_tgb_negatives
 from tidegraph.errors import InputError, UnknownNodeError
 from tidegraph.events.core import EventRange, Events
 
@@ -17,9 +18,10 @@ from tidegraph.events.core import EventRange, Events
 class FixedNegatives:
     """Prepared negatives, read from a file: used as they are, never resampled.
 
-    Two layouts are read. **npz**: `row`, [R] integers, the events' rows in the input (0-based,
+    Three layouts are read. **npz**: `row`, [R] integers, the events' rows in the input (0-based,
     as in `Events.row`), and `candidate`, [R, C] original ids. **Parquet**: a column `row` and a
-    column `candidate` of lists of original ids, whose lengths may differ.
+    column `candidate` of lists of original ids, whose lengths may differ. **pkl**: the Temporal
+    Graph Benchmark's, see `tidegraph.batches.tgb_negatives`.
 
     Args:
         events: the stream the rows belong to.
@@ -56,19 +58,22 @@ class FixedNegatives:
 
     @classmethod
     def read(cls, path: str | Path, events: Events) -> FixedNegatives:
-        """Read an `.npz` or `.parquet` file of the layout above.
+        """Read an `.npz`, `.parquet` or `.pkl` file of the layouts above.
 
         Raises:
             InputError: another layout, an id that no event has, or a row that occurs twice.
         """
         path = Path(path)
         reader = {".npz": _read_npz, ".parquet": _read_parquet}.get(path.suffix.lower())
-        if reader is None:
+        if path.suffix.lower() == ".pkl":
+            row_R, lists = read_tgb_negatives(path, events)
+        elif reader is not None:
+            row_R, lists = reader(path)
+        else:
             raise InputError(
-                f"{path}: prepared negatives are read from .npz or .parquet, found "
+                f"{path}: prepared negatives are read from .npz, .parquet or .pkl, found "
                 f"{path.suffix or 'no suffix'!r}."
             )
-        row_R, lists = reader(path)
         length_R = np.asarray([len(one) for one in lists], np.int64)
         mask_RC = np.arange(length_R.max(initial=0))[None, :] < length_R[:, None]
         node_RC = np.zeros(mask_RC.shape, np.int32)

@@ -112,7 +112,8 @@ class Run:
             part: for example the test range; events between it and the streamed ones are fed
                 first, unscored.
             candidates: negatives per event of the MRR evaluation, instead of the settings'.
-            ranking: what to rank against instead of random destinations, such as `FixedNegatives`.
+            ranking: what true targets are ranked against, in place of drawn candidates; for
+                example `FixedNegatives.read(path, run.events)`.
             listener: told about progress.
             advance: leave the run at the end of `part`. By default it stays where it is, so
                 evaluating twice gives the same figures.
@@ -408,6 +409,7 @@ def load_run(
         seed=settings.seed,
         compact=settings.device != "cpu",
         feature_type=settings.feature_type,
+        neighbor_types=settings.neighbor_types,
     )
     caches = cache_settings(settings, stream, model.memory_width)
     stream = with_caches(stream, caches, settings.device)
@@ -485,7 +487,12 @@ def _model_of(checkpoint: Checkpoint, given: TemporalModel | None, path: Path) -
 
 
 def _alike(events: Events, later: Events) -> tuple[Events, Events]:
-    """Labels of new events are rarely known yet: without them, nothing that follows has any."""
+    """Labels of new events are rarely known yet: without them, nothing that follows has any.
+
+    The same goes for columns that no model reads.
+    """
+    if events.extra.keys() != later.extra.keys():
+        events, later = replace(events, extra={}), replace(later, extra={})
     if (events.label is None) == (later.label is None):
         return events, later
     return replace(events, label=None), replace(later, label=None)
