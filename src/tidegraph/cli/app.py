@@ -29,7 +29,8 @@ _OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errn
                 errno.EISDIR, errno.ELOOP)  # fmt: skip
 
 # Options that take one or more values: `--features f0 f1`, as well as `--features f0 --features f1`
-_SEVERAL = ("--features", "--categorical", "--nodes", "--known")
+_SEVERAL = ("--features", "--categorical", "--nodes", "--known", "--models", "--test-negatives",
+            "--neighbor-types")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Command:
 COMMANDS = {
     "train": Command("train", "Train a model on a table of events, evaluate it and keep the run."),
     "evaluate": Command("evaluate", "Evaluate a finished run on its test split."),
+    "compare": Command("compare", "Train and evaluate several models alike; one table of figures."),
     "predict": Command("predict", "Score new events or candidate pairs with a finished run."),
     "embed": Command("embed", "Write node embeddings of a finished run."),
     "ingest": Command("ingest", "Read a table once into a directory that opens instantly."),

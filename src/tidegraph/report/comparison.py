@@ -14,6 +14,8 @@ from tidegraph.train.baselines import Baseline, evaluate_baseline
 from tidegraph.train.evaluate import Evaluation, EvaluationPlan, evaluation_plan
 from tidegraph.train.metrics import Metrics
 from tidegraph.train.run import Run
+from tidegraph.train.settings import TrainSettings
+from tidegraph.train.stream import Stream
 
 TRANSDUCTIVE = "transductive"
 INDUCTIVE = "inductive (events with a node unseen in training)"
@@ -55,19 +57,39 @@ def evaluate_baselines(
     plan = evaluation_plan(run.settings, run.stream, candidates)
     if ranking is not None:
         plan = replace(plan, ranking=ranking)
-    return tuple(_evaluate(one, run, part, plan) for one in (EdgeBank(), Popularity()))
+    return tuple(
+        evaluate_scorer(one, run.settings, run.stream, part, plan)
+        for one in (EdgeBank(), Popularity())
+    )
 
 
-def _evaluate(baseline: Baseline, run: Run, part: EventRange, plan: EvaluationPlan) -> Scored:
+def evaluate_scorer(
+    baseline: Baseline,
+    settings: TrainSettings,
+    stream: Stream,
+    part: EventRange,
+    plan: EvaluationPlan,
+) -> Scored:
+    """A baseline on `part`, by a plan that models are evaluated by.
+
+    Args:
+        baseline: asked, then told what happened.
+        settings: batch size of the evaluation.
+        stream: its first part is training: what is hidden there is not told.
+        part: of the stream's events.
+        plan: negatives, candidates, history.
+    """
     inductive = None
     if plan.only is not None:
-        inductive = _figures(baseline, run, part, plan, plan.only, INDUCTIVE)
-    return Scored(baseline.name, _figures(baseline, run, part, plan, None, TRANSDUCTIVE), inductive)
+        inductive = _figures(baseline, settings, stream, part, plan, plan.only, INDUCTIVE)
+    everything = _figures(baseline, settings, stream, part, plan, None, TRANSDUCTIVE)
+    return Scored(baseline.name, everything, inductive)
 
 
 def _figures(
     baseline: Baseline,
-    run: Run,
+    settings: TrainSettings,
+    stream: Stream,
     part: EventRange,
     plan: EvaluationPlan,
     only: np.ndarray | None,
@@ -78,14 +100,14 @@ def _figures(
         if source is not None:
             found += evaluate_baseline(
                 baseline,
-                run.events,
+                stream.events,
                 part.start,
                 part.stop,
                 negatives=source,
                 protocol=protocol,  # type: ignore[arg-type]
                 count=count,
-                batch_size=run.settings.evaluation_batch_size,
-                keep=_trained_on(run),
+                batch_size=settings.evaluation_batch_size,
+                keep=_trained_on(stream),
                 frozen=plan.frozen,
                 only=only,
                 setting=setting,
@@ -93,13 +115,13 @@ def _figures(
     return found
 
 
-def _trained_on(run: Run) -> np.ndarray | None:
+def _trained_on(stream: Stream) -> np.ndarray | None:
     """[E] bool: False for training events that were hidden from the model; None if none were."""
-    hidden_N = run.stream.hidden_nodes
-    train = run.stream.parts[0]
+    hidden_N = stream.hidden_nodes
+    train = stream.parts[0]
     if hidden_N is None or not train.hidden:
         return None
-    keep_E = np.ones(len(run.events), bool)
-    block = EventRange(run.events, train.start, train.stop, hidden_nodes=hidden_N)
+    keep_E = np.ones(len(stream.events), bool)
+    block = EventRange(stream.events, train.start, train.stop, hidden_nodes=hidden_N)
     keep_E[train.start : train.stop] = ~block.touches(hidden_N)
     return keep_E

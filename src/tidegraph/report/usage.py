@@ -31,6 +31,26 @@ def peak_resident_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def forget_peak() -> bool:
+    """Start measuring the peak anew, where the system can; see `peak_since`."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_since() -> int:
+    """The most memory resident since `forget_peak`, or since the start where it has no effect."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return peak_resident_bytes()
+
+
 def versions() -> dict[str, str]:
     """Of what figures depend on."""
     import numba
