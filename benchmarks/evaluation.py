@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 
 from tidegraph.batches.negatives import NegativeSampler
-from tidegraph.batches.plan import BatchPlan
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.events import Events, load_dataset, read_table
 from tidegraph.models import TemporalModel, build_model
@@ -126,7 +125,12 @@ def prepare_alone(
     border_B1 = np.concatenate([plan.border_B1[: number + 1], plan.border_B1[number : number + 1]])
     event_P = np.concatenate([plan.event_P[: plan.border_B1[number]], [event]])
     border_B1[-1] += 1
-    single = BatchPlan(event_P, border_B1, plan.first_event_B[: number + 1], plan.phases)
+    single = replace(
+        plan,
+        event_P=event_P,
+        border_B1=border_B1,
+        first_event_B=plan.first_event_B[: number + 1],
+    )
     return replace(stream.preparer, plan=single).prepare(number, negative_BC)
 
 

@@ -22,7 +22,6 @@ from torch import Tensor
 from tidegraph import ops
 from tidegraph.batches import History, PreparedBatch
 from tidegraph.batches.negatives import Candidates
-from tidegraph.batches.plan import BatchPlan
 from tidegraph.errors import TidegraphError
 from tidegraph.events import Events
 from tidegraph.events.core import Schema
@@ -108,7 +107,12 @@ def alone(stream: Stream, number: int, event: int, negative_BC: np.ndarray) -> P
     plan = stream.plan
     event_P = np.concatenate([plan.event_P[: plan.border_B1[number]], [event]])
     border_B1 = np.append(plan.border_B1[: number + 1], plan.border_B1[number] + 1)
-    single = BatchPlan(event_P, border_B1, plan.first_event_B[: number + 1], plan.phases)
+    single = dataclasses.replace(
+        plan,
+        event_P=event_P,
+        border_B1=border_B1,
+        first_event_B=plan.first_event_B[: number + 1],
+    )
     return dataclasses.replace(stream.preparer, plan=single).prepare(number, negative_BC)
 
 
