@@ -118,10 +118,11 @@ def _apart(found: list[Any], expected: list[Any]) -> float:
 def correctness(case: Case, device: torch.device, kinds: tuple[str, ...]) -> Iterator[Check]:
     """Three passes (record, capture, replay) against plain operators on the CPU and each other.
 
-    In float64 everything is compared, weights included. In float32 losses and state are: Adam
-    divides gradients that are nothing but rounding by their own size, so single weights move by a
-    share of the learning rate, whoever computes them. (The CPU's kernels round time codes to
-    float32 in either precision, so there float64 is compared between executors only.)
+    In float64 everything is compared, weights included. In float32 losses and the state after the
+    first pass are: Adam divides gradients that are nothing but rounding by their own size, so
+    single weights move by a share of the learning rate, whoever computes them, and the state with
+    them. (The CPU's kernels round time codes to float32 in either precision, so there float64 is
+    compared between executors only.)
     """
     rounded = device.type == "cpu"
     for dtype, near, far in (
@@ -130,26 +131,40 @@ def correctness(case: Case, device: torch.device, kinds: tuple[str, ...]) -> Ite
     ):
         exact = dtype == torch.float64
         with use_backend("reference"):
-            plain = Training.of(case, "eager", torch.device("cpu"), dtype)
-            expected = [loss for _ in range(3) for loss in plain.epoch()]
-        first: Training | None = None
+            plain = _three_passes(Training.of(case, "eager", torch.device("cpu"), dtype), exact)
+        first: _Passes | None = None
         what = "weights and state" if exact else "state"
         for kind in kinds:
-            training = Training.of(case, kind, device, dtype)
-            losses = [loss for _ in range(3) for loss in training.epoch()]
+            passes = _three_passes(Training.of(case, kind, device, dtype), exact)
             label = f"{case.name} {case.data} {case.size}, {kind}, {str(dtype)[6:]}"
-            yield Check(f"{label}: {len(losses)} losses, CPU", _apart(losses, expected), far)
+            count = len(passes.losses)
+            yield Check(f"{label}: {count} losses, CPU", _apart(passes.losses, plain.losses), far)
             if not (exact and rounded):
-                apart = _apart(training.results(exact), plain.results(exact))
+                apart = _apart(passes.results, plain.results)
                 yield Check(f"{label}: {what}, CPU", apart, far if exact else 10 * far)
             if first is None:
-                first = training
+                first = passes
                 continue
             # The compiler's code has time codes of its own, not the kernels'.
             if kind == "compile" and exact and rounded:
                 continue
-            apart = _apart(training.results(exact), first.results(exact))
+            apart = _apart(passes.results, first.results)
             yield Check(f"{label}: {what}, {kinds[0]}", apart, near if exact else 10 * near)
+
+
+@dataclass(frozen=True, eq=False)
+class _Passes:
+    """Losses of three passes, and what they are compared by; see `correctness`."""
+
+    losses: list[float]
+    results: list[Tensor]
+
+
+def _three_passes(training: Training, exact: bool) -> _Passes:
+    losses = training.epoch()
+    results = training.results(False)
+    losses += training.epoch() + training.epoch()
+    return _Passes(losses, training.results(True) if exact else results)
 
 
 def speed(report: Report, case: Case, kind: str, device: torch.device) -> Speed:

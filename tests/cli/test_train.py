@@ -106,7 +106,7 @@ def test_json_is_one_object_on_the_last_line_and_the_only_thing_on_stdout(traine
     directory, found = trained
     assert set(found) == {
         "command", "data", "settings", "epochs", "best_epoch", "test", "baselines",
-        "events_per_second", "seconds", "peak_resident_bytes", "paths", "versions",
+        "events_per_second", "seconds", "peak_resident_bytes", "paths", "task", "versions",
     }  # fmt: skip
     names = [metric["name"] for metric in found["test"]["metrics"]]
     assert {"AP", "AUC", "MRR", "Hits@10"} <= set(names)

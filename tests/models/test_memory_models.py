@@ -88,6 +88,8 @@ def check_against_equations(
     prep = tiny.preparer(stream, model.history, batch_size, kept=kept, **preparation)
     plain = case.oracle(stream, model, kept if kept is not None else list(range(len(stream))))
     state = tiny.empty_state(model, stream.num_nodes)
+    # Here a batch is written before its backward pass: what is read in place must be a copy.
+    state.keep_versions(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
     for number in range(len(prep.plan)):
         events = prep.plan.events(number).tolist()
@@ -160,6 +162,7 @@ def test_gradient_is_the_slope_of_the_equations(case: Case) -> None:
     prep = tiny.preparer(stream, model.history, 6)
     plain = case.oracle(stream, model, list(range(18)))
     state = tiny.empty_state(model, stream.num_nodes)
+    state.keep_versions(1)  # as above
     with torch.no_grad():
         for number in range(2):
             tiny.step(model, state, prep.prepare(number, tiny.negatives(prep, number)))

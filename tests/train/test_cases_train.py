@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import tidegraph as tg
+from tidegraph.batches import Preparer
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import NoLegalNegativeError
 from tidegraph.events import Events, load_dataset
+from tidegraph.models import TGN
 from tidegraph.models.base import Encoded
 from tidegraph.state import NodeState
 from tidegraph.train import EagerExecutor, Evaluation, Listener, Run, Stream, TrainSettings
+from tidegraph.train.joint import JOINT_BYTES
 from tidegraph.train.stream import Part
 from training import Forgetful, Stopped, chatter, fit, held_out, outcome, small_tgn
 
@@ -330,20 +334,30 @@ def test_memory_is_flat_with_a_million_nodes(capsys):
 
 
 def test_peak_memory_is_that_of_the_batch_not_of_the_candidates():
-    """One against 2,000 with 100 events a batch is scored in pieces of 50,000 roots."""
+    """One against 8,000 with 16 events a batch is prepared in pieces of 50,000 roots, and as many
+    pieces are scored at once as a fixed number of bytes holds."""
     events = chatter(nodes=40)
     run = fit(events, epochs=1, evaluation_batch_size=16)
-    seen: list[int] = []
-    real = EagerExecutor.score
+    prepared: list[int] = []
+    scored: list[int] = []
+    prepare, forward = Preparer.prepare, TGN.forward
 
-    def watch(self: EagerExecutor, batch: PreparedBatch, *, write: bool = True) -> np.ndarray:
-        seen.append(batch.size * (2 + batch.candidates))
-        return real(self, batch, write=write)
+    def watch(self: Preparer, *args: Any, **kwargs: Any) -> PreparedBatch:
+        batch = prepare(self, *args, **kwargs)
+        prepared.append(batch.size * (2 + batch.candidates))
+        return batch
+
+    def measure(self: TGN, batch: PreparedBatch, *state: Tensor) -> Any:
+        slots = sum(hop.neighbor_SK.numel() for hop in batch.hops)
+        scored.append(8 * 4 * slots)
+        return forward(self, batch, *state)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EagerExecutor, "score", watch)
+        patch.setattr(Preparer, "prepare", watch)
+        patch.setattr(TGN, "forward", measure)
         found = run.evaluate(held_out(events), candidates=8000)
-    assert max(seen) <= 50_000 + 2 * 16
-    assert sum(seen) > 16 * 8000
+    assert max(prepared) <= 50_000 + 2 * 16
+    assert sum(prepared) > 16 * 8000
+    assert max(scored) <= JOINT_BYTES + 8 * 4 * 10 * 50_032
     assert found.metrics["MRR"].count == 16
     assert torch.isfinite(found.state.memory_ND).all()

@@ -104,7 +104,7 @@ class JointScorer:
                 waiting, rows, used = [], _StateRows(self.state), 0
             rows.read(piece.batch)
             waiting.append(piece)
-            used += _joint_bytes(piece.batch, self.model, len(rows.nodes[-1]))
+            used += _joint_bytes(piece.batch, waiting[0].batch, self.model, len(rows.nodes[-1]))
             if piece.write:
                 with self.times("memory"):
                     rows.forget(self._steps.step(piece.batch))
@@ -226,11 +226,18 @@ class _StateRows:
         return tuple(torch.cat(parts) for parts in zip(*self._vectors, strict=True))
 
 
-def _joint_bytes(batch: PreparedBatch, model: TemporalModel, new_rows: int) -> int:
+def _joint_bytes(
+    batch: PreparedBatch, first: PreparedBatch, model: TemporalModel, new_rows: int
+) -> int:
     slots = sum(hop.neighbor_SK.numel() for hop in batch.hops)
     seeds = sum(len(hop.count_S) for hop in batch.hops) + new_rows
     widest = max(model.embedding_width, model.memory_width)
-    return 4 * (8 * slots + 4 * widest * seeds)
+    # The memory cell's inputs, features included, all stand at once, together with what is made of
+    # them; a few hundred wide rows must not take the whole budget.
+    inputs = 8 * new_rows * (3 * widest + batch.features.shape[1])
+    # A table of the batch's own is joined with the others' into one more.
+    own = 0 if batch.features is first.features else 2 * batch.features.numel()
+    return 4 * (max(8 * slots + 4 * widest * seeds, inputs) + own)
 
 
 # ---------------------------------------------------------------- joining
