@@ -1,11 +1,11 @@
 """Prepared epochs: what depends on history is the same in every epoch, so it is kept and reused.
 
 Whole batches are kept where their negatives come again: evaluation, whose negatives are fixed, and
-training with negative groups (as in DistTGL), whose negatives are those of epoch mod groups. Where
-negatives are fresh in every epoch, the positives' neighbourhoods are kept. Either way a batch is
-the one that preparing it anew would give, to the bit.
+training with negative groups (as in DistTGL), whose negatives are those of epoch mod groups. A kept
+batch is the one that preparing it anew would give, to the bit. Training with fresh negatives keeps
+nothing: its memory stays flat, and looking the positives' neighbours up again costs little.
 
-Shape legend: B events, C candidates, S seeds, K slots.
+Shape legend: B events, C candidates.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tidegraph.batches.prepare import Preparer, _Request, _Seeds
+from tidegraph.batches.prepare import Preparer
 from tidegraph.batches.prepared import PreparedBatch
-from tidegraph.history import Neighbors
 from tidegraph.keys import Purpose, make_key
 
 
@@ -114,8 +113,10 @@ class PreparedEpochs(Preparer):
             batch = found[1]
         else:
             batch = super().prepare(number, negative_BC, epoch=drawn, as_of=as_of)
-            size = negative_BC.nbytes + sum(_sizes(batch, self.features.table))
-            self.kept.put(key, (negative_BC.copy(), batch), size)
+            # Rows decoded for a batch would be kept large where they are stored small.
+            if self.features.in_place or batch.deferred:
+                size = negative_BC.nbytes + sum(_sizes(batch, self.features.table))
+                self.kept.put(key, (negative_BC.copy(), batch), size)
         return replace(batch, key=make_key(self.seed, Purpose.DROPOUT, epoch, number))
 
     @property
@@ -125,33 +126,6 @@ class PreparedEpochs(Preparer):
             self.plan, self.history, self.seed, self.dedup, self.compact, self.gather,
             self.features.dtype,
         )  # fmt: skip
-
-    def _sample(
-        self, seeds: _Seeds, fanout: int, request: _Request, depth: int, *, recent: bool = False
-    ) -> Neighbors:
-        """The positives' seeds come first, whatever the negatives: their neighbours are known."""
-        reusable = depth == 0 and self.dedup and self.history.strategy == "recent"
-        if not reusable or request.number not in self.fresh or self.groups:
-            return super()._sample(seeds, fanout, request, depth, recent=recent)
-        key = (self._identity, request.number, request.version, "positives")
-        found: tuple[int, Neighbors] | None = self.kept.get(key)
-        if found is None:
-            sampled = super()._sample(seeds, fanout, request, depth)
-            positives = _positive_seeds(request)
-            own = Neighbors(*(rows[:positives].copy() for rows in vars(sampled).values()))
-            size = sum(rows.nbytes for rows in vars(own).values())
-            self.kept.put(key, (positives, own), size)
-            return sampled
-        positives, own = found
-        others = super()._sample(
-            seeds.take(np.arange(positives, len(seeds.node))), fanout, request, depth
-        )
-        return Neighbors(
-            *(
-                np.concatenate([first, last])
-                for first, last in zip(vars(own).values(), vars(others).values(), strict=True)
-            )
-        )
 
 
 def keep_epochs(preparer: Preparer, budget: int, groups: int, fresh: range) -> Preparer:
@@ -165,19 +139,6 @@ def keep_epochs(preparer: Preparer, budget: int, groups: int, fresh: range) -> P
     if not budget and not groups:
         return preparer
     return PreparedEpochs(**vars(preparer), kept=KeptBatches(budget), groups=groups, fresh=fresh)
-
-
-def _positive_seeds(request: _Request) -> int:
-    """How many distinct seeds the sources and targets have: the first ones of the batch."""
-    bound_B = request.bound_B if request.bound_B is not None else np.zeros_like(request.event_B)
-    pairs = np.stack(
-        [
-            np.concatenate([request.source_B, request.target_B]).astype(np.int64),
-            np.tile(request.time_B.view(np.int64), 2),
-            np.tile(bound_B, 2),
-        ]
-    )
-    return int(np.unique(pairs, axis=1).shape[1])
 
 
 def _sizes(value: object, shared: Tensor) -> Iterator[int]:

@@ -234,9 +234,9 @@ def _joint_bytes(
     widest = max(model.embedding_width, model.memory_width)
     # The memory cell's inputs, features included, all stand at once, together with what is made of
     # them; a few hundred wide rows must not take the whole budget.
-    inputs = 8 * new_rows * (3 * widest + batch.features.shape[1])
-    # A table of the batch's own is joined with the others' into one more.
-    own = 0 if batch.features is first.features else 2 * batch.features.numel()
+    inputs = 32 * new_rows * (3 * widest + batch.features.shape[1])
+    # Tables of the batches' own are joined into one more; they were stored small for a reason.
+    own = 0 if batch.features is first.features else 16 * batch.features.numel()
     return 4 * (max(8 * slots + 4 * widest * seeds, inputs) + own)
 
 
