@@ -91,6 +91,7 @@ def _call_all(
                 "batch_size": 80,
                 "evaluation_batch_size": 40,
                 "candidates": min(training.candidates, 5),
+                "neighbor_types": (),  # a tiny stream has none, and kernels do not know of them
                 "trace": False,  # it has no directory to write to
             }
         )
