@@ -354,7 +354,7 @@ def _finish(job: Job, rows: Sequence[Row], printer: Printer, as_json: bool) -> N
     write_atomically(paths["markdown"], markdown(title, rows, _about(job), figure))
     write_atomically(paths["json"], json_text.dumps(values, allow_nan=False, indent=1) + "\n")
     if not (as_json and printer.quiet):
-        for part in console_parts(title, rows):
+        for part in console_parts(title, rows, printer.results.width):
             printer.result(part)
         printer.say(f"saved     {', '.join(str(path) for path in paths.values())}")
     if as_json:

@@ -172,17 +172,39 @@ def footnotes(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
     return lines
 
 
-def console_parts(title: str, rows: Sequence[Row]) -> list[Any]:
-    """What to print."""
+def console_parts(title: str, rows: Sequence[Row], width: int = 140) -> list[Any]:
+    """What to print; where the table is wider than the console, its columns go below each other.
+
+    Args:
+        title: above it.
+        rows: models.
+        width: of the console, in characters.
+    """
     columns = columns_of(rows)
-    head, *body = table_cells(rows, columns)
-    table = Table()
-    for place, name in enumerate(head):
-        table.add_column(name, justify="left" if place == 0 else "right")
-    for cells in body:
-        table.add_row(*(Text(c, style="bold green" if c.endswith("*") else "") for c in cells))
-    notes = footnotes(rows, columns)
-    return [Text(title, style="bold"), table, *(Text(line, style="dim") for line in notes)]
+    cells = table_cells(rows, columns)
+    parts: list[Any] = [Text(title, style="bold")]
+    for chosen in _fitting(cells, width):
+        table = Table()
+        for place in chosen:
+            justify: Any = "left" if place == 0 else "right"
+            table.add_column(cells[0][place], justify=justify, no_wrap=True)
+        for line in cells[1:]:
+            styles = ("bold green" if line[place].endswith("*") else "" for place in chosen)
+            table.add_row(*(Text(line[p], style=s) for p, s in zip(chosen, styles, strict=True)))
+        parts.append(table)
+    return [*parts, *(Text(line, style="dim") for line in footnotes(rows, columns))]
+
+
+def _fitting(cells: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Columns of tables that fit the width; each begins with the names."""
+    widths = [max(len(line[place]) for line in cells) + 3 for place in range(len(cells[0]))]
+    groups: list[list[int]] = [[0]]
+    for place in range(1, len(widths)):
+        taken = 1 + sum(widths[other] for other in groups[-1])
+        if taken + widths[place] > width and len(groups[-1]) > 1:
+            groups.append([0])
+        groups[-1].append(place)
+    return groups
 
 
 def markdown(title: str, rows: Sequence[Row], about: Sequence[str], figure: str | None) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tidegraph.report.compared import Row, columns_of, summary
 
 _INK, _GRID, _BAR = "#44505c", "#e3e8ed", "#1f6f8b"
+_ACROSS = 4  # panels beside each other
 _SPEED = "#66a182"
 
 
@@ -28,11 +29,17 @@ def comparison_svg(rows: Sequence[Row], title: str) -> str:
     columns = [column for column in columns_of(rows) if column.name in ("AP", "MRR")]
     rates = [[one.train_rate for one in row.done() if one.train_rate is not None] for row in rows]
     panels = len(columns) + 1
+    across = min(panels, _ACROSS)
+    down = -(-panels // across)
     names = [row.name for row in rows]
     with mpl.rc_context({"svg.fonttype": "none", "font.size": 9, "svg.hashsalt": "tidegraph"}):
-        figure = Figure(figsize=(3.6 * panels + 0.8, 1.7 + 0.34 * len(rows)), layout="constrained")
+        size = (3.6 * across + 0.8, 0.3 + down * (1.4 + 0.34 * len(rows)))
+        figure = Figure(figsize=size, layout="constrained")
         figure.suptitle(title, color=_INK, fontsize=11)
-        all_axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
+        all_axes = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
+        for axes in all_axes[panels:]:
+            axes.set_axis_off()
+        all_axes = all_axes[:panels]
         for axes, column in zip(all_axes, columns, strict=False):
             found = [summary(row, column) for row in rows]
             means = [0.0 if one is None else one.mean for one in found]
