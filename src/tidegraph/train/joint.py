@@ -32,6 +32,9 @@ from tidegraph.train.stream import Stream
 JOINT_BYTES = 256 << 20
 """Bytes of prepared batches, state rows and embeddings that are scored together, about."""
 
+WIDEST_FEATURES = 1024
+"""Columns of event features; wider ones are scored batch by batch."""
+
 _Meta = TypeVar("_Meta")
 
 
@@ -168,7 +171,9 @@ _KNOWN_HISTORY = {
 def joins(model: TemporalModel, state: NodeState, stream: Stream) -> bool:
     """Whether memory can go ahead, and batches be scored together, with the same bits.
 
-    On a CPU only: elsewhere products round a row by the rows beside it.
+    On a CPU only: elsewhere products round a row by the rows beside it. And with rows of features
+    that are not too wide: the memory cell's inputs hold a copy of each, and many batches of them at
+    once would take what a mapped table saves.
     """
     history: Any = model.history
     # What a history asks for beyond this may tie state and aggregation together.
@@ -185,6 +190,7 @@ def joins(model: TemporalModel, state: NodeState, stream: Stream) -> bool:
         and evolves
         and on_host
         and stream.transfer is None
+        and stream.preparer.features.width <= WIDEST_FEATURES
         and not model.memory_from_embeddings
         and next(model.parameters()).dtype == torch.float32
     )
