@@ -39,7 +39,7 @@ class RecentMean(TemporalModel):
 
     def encode(self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor) -> Encoded:
         """[S, embedding] for the batch's distinct (node, time) seeds."""
-        latest = newest_first(batch.hops[0])
+        latest = newest_first(batch.hops[0], fixed=batch.padding is not None)
         code_SKT = self.time_code(latest.delta_SK)
         feature_SKF = event_rows(batch, latest.event_SK, latest.used_SK, code_SKT)
         event_SKD = torch.relu(self.event_layer(torch.cat([code_SKT, feature_SKF], dim=2)))

@@ -60,7 +60,7 @@ def test_a_read_longer_than_a_step_is_named_as_the_bound(step: float, share: flo
 def test_threads_that_keep_up(prepare: float) -> None:
     plan = plan_staleness({"prepare": prepare, "forward": 1.0}, batches=1, threads=1)
     assert plan.staleness == 0  # preparation needs no version: staleness does nothing for it
-    assert plan.threads == max(1, math.ceil(0.98 * prepare))
+    assert plan.threads == max(1, math.ceil(prepare / 1.02))
     assert (plan.bound == "prepare") == (prepare > 1.02)
     enough = plan_staleness({"prepare": prepare, "forward": 1.0}, 1, plan.threads)
     assert enough.bound is None

@@ -32,7 +32,7 @@ class Tokens:
     delta_SK: Tensor
 
 
-def newest_first(hop: Hop, fixed: bool) -> Tokens:
+def newest_first(hop: Hop, fixed: bool = False) -> Tokens:
     """The hop's slots from the latest event back, as wide as the longest history needs.
 
     As wide as the hop on a GPU, where asking for the longest would wait for it, and where shapes

@@ -58,7 +58,7 @@ def plan_staleness(
     prepare = per_batch("prepare")
     if step <= 0:
         return StalenessPlan(0, max(threads, 1), read, step)
-    needed = max(1, math.ceil(prepare / step * (1 - tolerance)))
+    needed = max(1, math.ceil(prepare / (step * (1 + tolerance))))
     staleness = 0
     if read > tolerance * step:
         staleness = math.ceil(read / step * (1 - 1e-9))
