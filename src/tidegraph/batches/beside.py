@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tidegraph.batches import kernels, pair_kernels
-from tidegraph.batches.prepared import Encounters, Shared, Uses, WalkSets
+from tidegraph.batches import pair_kernels
+from tidegraph.batches.prepared import Encounters, Shared, WalkSets
+from tidegraph.batches.rows import uses_of
 from tidegraph.history import TemporalIndex
 from tidegraph.history.walks import Walks, encounters, walk
 
@@ -63,12 +64,10 @@ class EncounterList:
 
     def build(self, row_X: np.ndarray, rows: int) -> Encounters:
         """With the nodes' rows among `rows` unique ones."""
-        indptr_R1, position_X = np.empty(rows + 1, np.int32), np.empty(len(row_X), np.int32)
-        kernels.transpose(row_X, indptr_R1, position_X)
         return Encounters(
             torch.from_numpy(self.indptr_S1.astype(np.int32)),
             torch.from_numpy(row_X),
-            Uses(torch.from_numpy(indptr_R1), torch.from_numpy(position_X)),
+            uses_of(row_X, rows),
         )
 
 

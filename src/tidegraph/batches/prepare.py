@@ -23,9 +23,9 @@ from tidegraph.batches.prepared import (
     Mail,
     PreparedBatch,
     Seeds,
-    Uses,
     Writes,
 )
+from tidegraph.batches.rows import NONE, distinct, uses_of
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Events
 from tidegraph.features.store import FeatureStore
@@ -240,7 +240,7 @@ class Preparer:
             parts.append(neighbors.neighbor_SK.reshape(-1))
         stop = sum(len(part) for part in parts)
         parts += [found.nodes for found in (met, walks) if found is not None]
-        node_X, time_X = np.concatenate(parts), _NONE
+        node_X, time_X = np.concatenate(parts), NONE
         if self.history.memory_time == "query":
             times = [
                 request.time_B,
@@ -249,7 +249,7 @@ class Preparer:
                 np.repeat(seeds.time, sum(fanouts)),
             ]
             time_X = np.concatenate(times)
-        first_U, row_X = _unique(node_X, time_X.view(np.int64), _NONE)
+        first_U, row_X = distinct(node_X, time_X.view(np.int64))
         node_U = node_X[first_U]
         row_X, beside_X = row_X[:stop], row_X[stop:]
         if fanouts:
@@ -262,7 +262,7 @@ class Preparer:
         if walks is not None:
             event_parts.append(walks.event_SML)
         mail = (
-            self._mail(node_U, time_X[first_U] if len(time_X) else _NONE, request)
+            self._mail(node_U, time_X[first_U] if len(time_X) else NONE, request)
             if self._mail_waits
             else None
         )
@@ -279,7 +279,7 @@ class Preparer:
             key=make_key(self.seed, Purpose.DROPOUT, request.epoch, request.number),
             event_B=torch.from_numpy(request.event_B),
             root_R=torch.from_numpy(root_R),
-            root_uses=_transpose(root_R, seed_count),
+            root_uses=uses_of(root_R, seed_count),
             candidates=C,
             node_U=torch.from_numpy(node_U),
             hops=tuple(hop.build(rows) for hop, rows in zip(hops, event_rows, strict=False)),
@@ -314,8 +314,8 @@ class Preparer:
             number = np.full(len(seeds.node), -1, np.int32)
             number[real] = np.arange(len(real), dtype=np.int32)
             return seeds.take(real), number
-        bound = _NONE if seeds.bound is None else seeds.bound
-        first, number = _unique(seeds.node, seeds.time.view(np.int64), bound)
+        bound = NONE if seeds.bound is None else seeds.bound
+        first, number = distinct(seeds.node, seeds.time.view(np.int64), bound)
         return seeds.take(first), number
 
     def _sample(
@@ -385,7 +385,7 @@ class Preparer:
             )  # fmt: skip
         return Seeds(
             row_S=torch.from_numpy(row_S),
-            row_uses=_transpose(row_S, nodes),
+            row_uses=uses_of(row_S, nodes),
             time_S=torch.from_numpy(roots.time),
             elapsed_S=None if elapsed_S is None else torch.from_numpy(elapsed_S),
         )
@@ -418,7 +418,7 @@ class Preparer:
             seeds = _Seeds(node_B.astype(np.int32, copy=False), request.time_B, request.bound_B)
             parts.append(self._sample(seeds, count, request, depth=-1, recent=True).neighbor_SK)
         node_BX = np.concatenate(parts, axis=1)
-        first_V, row_X = _unique(node_BX.reshape(-1), _NONE, _NONE)
+        first_V, row_X = distinct(node_BX.reshape(-1))
         indptr_V1 = np.empty(len(first_V) + 1, np.int32)
         event_X = np.empty(node_BX.size, np.int32)
         used = kernels.list_delivery(row_X.reshape(node_BX.shape), indptr_V1, event_X)
@@ -432,11 +432,11 @@ class Preparer:
         only_last = self.history.message == "last"
         row_W, indptr_W1 = np.empty(most, np.int32), np.empty(most + 1, np.int32)
         partner_row_P = np.empty(most, np.int32)
-        end_BB = np.concatenate([source_row_B, target_row_B])
-        # Rows of one node at several query times are one node to write.
+        source_B, target_B = source_row_B, target_row_B
         by_time = self.history.memory_time == "query"
-        number_BB = _unique(node_U[end_BB], _NONE, _NONE)[1] if by_time else end_BB
-        source_B, target_B = np.split(number_BB, 2)
+        if by_time:  # rows of one node at several query times are one node to write
+            end_BB = np.concatenate([source_row_B, target_row_B])
+            source_B, target_B = np.split(distinct(node_U[end_BB])[1], 2)
         W, P = kernels.list_writes(
             source_B, target_B, only_last, len(node_U), row_W, indptr_W1, partner_row_P
         )
@@ -468,8 +468,8 @@ class Preparer:
         if in_place or not self.features.width:
             rows = [part.astype(np.int32, copy=False) for part in parts]
             return self.features.table, [np.maximum(part, 0) for part in rows], None
-        event_X = np.concatenate([_NONE, *(part.reshape(-1) for part in parts)]).astype(np.int32)
-        first_E, row_X = _unique(event_X, _NONE, _NONE)
+        event_X = np.concatenate([NONE, *(part.reshape(-1) for part in parts)]).astype(np.int32)
+        first_E, row_X = distinct(event_X)
         # Padding refers to row 0, which must exist even where no event is used.
         event_E = event_X[first_E] if len(first_E) else np.zeros(1, np.int32)
         deferred = self.compact and not self.gather
@@ -478,9 +478,6 @@ class Preparer:
         pieces = np.split(np.maximum(row_X, 0), splits)
         rows = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=False)]
         return table, rows, torch.from_numpy(event_E) if self.compact else None
-
-
-_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -575,8 +572,8 @@ class _HopArrays:
             event_SK=torch.from_numpy(event_SK),
             delta_SK=torch.from_numpy(self.neighbors.delta_SK),
             count_S=torch.from_numpy(self.neighbors.count_S),
-            self_uses=_transpose(self_S, self.table_rows),
-            neighbor_uses=_transpose(neighbor_X, self.table_rows),
+            self_uses=uses_of(self_S, self.table_rows),
+            neighbor_uses=uses_of(neighbor_X, self.table_rows),
         )
 
 
@@ -613,15 +610,3 @@ class _DeliveryArrays:
             time_V=torch.from_numpy(self.time),
             feature_B=torch.from_numpy(feature_B),
         )
-
-
-def _unique(node_P: Any, time_P: Any, bound_P: Any) -> tuple[np.ndarray, np.ndarray]:
-    inverse_P, first_P = np.empty(len(node_P), np.int32), np.empty(len(node_P), np.int32)
-    count = kernels.unique_pairs(node_P, time_P, bound_P, inverse_P, first_P)
-    return first_P[:count], inverse_P
-
-
-def _transpose(index_P: np.ndarray, rows: int) -> Uses:
-    indptr_R1, position_M = np.empty(rows + 1, np.int32), np.empty(len(index_P), np.int32)
-    used = kernels.transpose(index_P, indptr_R1, position_M)
-    return Uses(torch.from_numpy(indptr_R1), torch.from_numpy(position_M[:used]))

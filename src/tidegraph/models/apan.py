@@ -18,7 +18,7 @@ from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import Hop, PreparedBatch, Uses
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
-from tidegraph.models.base import Encoded, TemporalModel
+from tidegraph.models.base import Encoded, TemporalModel, check_counts, check_dropout
 from tidegraph.models.layers import TimeCode
 from tidegraph.ops.dropout import keep_mask
 from tidegraph.ops.products import batched_product, product
@@ -75,13 +75,10 @@ class APAN(TemporalModel):
         visibility: Literal["event", "batch"] = "event",
     ) -> None:
         super().__init__(schema, memory)
-        for name, value in (("time", time), ("mails", mails), ("heads", heads)):
-            if value < 1:
-                raise SettingError(f"{name}={value}: expected 1 or more")
+        check_counts(time=time, mails=mails, heads=heads)
         if neighbors < 0:
             raise SettingError(f"neighbors={neighbors}: expected 0 or more")
-        if not 0 <= dropout < 1:
-            raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
+        check_dropout(dropout)
         if memory % heads:
             raise SettingError(f"memory={memory} is not divisible by heads={heads}")
         self.memory_width, self.mails, self.heads, self.dropout = memory, mails, heads, dropout

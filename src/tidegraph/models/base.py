@@ -61,6 +61,27 @@ class TrainingEvents:
     seed: int = 0
 
 
+def check_counts(**settings: int) -> None:
+    """Refuse a width or a number of things below 1, by the setting's name.
+
+    Raises:
+        SettingError: the first that is.
+    """
+    for name, value in settings.items():
+        if value < 1:
+            raise SettingError(f"{name}={value}: expected 1 or more")
+
+
+def check_dropout(dropout: float) -> None:
+    """Refuse what is no probability of dropping.
+
+    Raises:
+        SettingError: says what was expected.
+    """
+    if not 0 <= dropout < 1:
+        raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
+
+
 INITIAL_SEED: ContextVar[int] = ContextVar("INITIAL_SEED", default=0)
 """The seed that a model's initial weights derive from while it is built; see `build_model`."""
 
@@ -117,8 +138,7 @@ class TemporalModel(nn.Module):
 
     def __init__(self, schema: Schema, embedding: int) -> None:
         super().__init__()
-        if embedding < 1:
-            raise SettingError(f"embedding={embedding}: expected 1 or more")
+        check_counts(embedding=embedding)
         self.schema = schema
         self.history = History()
         self.memory_width = 0

@@ -18,6 +18,7 @@ from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
+from tidegraph.models.base import check_counts, check_dropout
 from tidegraph.models.layers import TimeCode
 from tidegraph.models.pairs import Pairing, PairModel, counts_of
 from tidegraph.models.tokens import event_rows, node_rows
@@ -92,14 +93,10 @@ class CAWN(PairModel):
         visibility: Literal["event", "batch"] = "event",
     ) -> None:
         super().__init__(schema, embedding)
-        for name, value in (("time", time), ("place", place), ("hidden", hidden),
-                            ("walks", walks), ("steps", steps)):  # fmt: skip
-            if value < 1:
-                raise SettingError(f"{name}={value}: expected 1 or more")
+        check_counts(time=time, place=place, hidden=hidden, walks=walks, steps=steps)
         if not 0 <= bias < math.inf:
             raise SettingError(f"bias={bias}: expected a number per time unit, 0 or more")
-        if not 0 <= dropout < 1:
-            raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
+        check_dropout(dropout)
         self.hidden, self.dropout = hidden, dropout
         self.history = History(
             neighbors=(),

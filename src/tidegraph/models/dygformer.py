@@ -17,9 +17,10 @@ from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
+from tidegraph.models.base import check_counts, check_dropout
 from tidegraph.models.layers import TimeCode
 from tidegraph.models.pairs import Pairing, PairModel, counts_of
-from tidegraph.models.tokens import event_rows, newest_first, node_rows
+from tidegraph.models.tokens import event_rows, node_rows, sequence_of
 from tidegraph.models.transformer import AttentionBlock, linear
 
 
@@ -88,14 +89,10 @@ class DyGFormer(PairModel):
         visibility: Literal["event", "batch"] = "event",
     ) -> None:
         super().__init__(schema, embedding)
-        for name, value in (("time", time), ("channel", channel), ("patch", patch),
-                            ("layers", layers), ("heads", heads)):  # fmt: skip
-            if value < 1:
-                raise SettingError(f"{name}={value}: expected 1 or more")
+        check_counts(time=time, channel=channel, patch=patch, layers=layers, heads=heads)
         if length < 2:
             raise SettingError(f"length={length}: expected 2 or more, the node and an event")
-        if not 0 <= dropout < 1:
-            raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
+        check_dropout(dropout)
         self.patch, self.dropout = patch, dropout
         self.history = History(
             neighbors=(length - 1,),
@@ -118,23 +115,14 @@ class DyGFormer(PairModel):
 
     def alone(self, batch: PreparedBatch) -> _Alone:
         """Patches of node features, event features and time codes."""
-        hop = batch.hops[0]
-        found = newest_first(hop, batch.padding is not None)
-        S = len(found.delta_SK)
-        like = self.result.weight
-        own_S1 = hop.self_S.long().unsqueeze(1)
-        itself_S1 = found.used_SK.new_ones(S, 1)
-        used_SJ = torch.cat([itself_S1, found.used_SK], dim=1)
-        delta_SJ = torch.cat([found.delta_SK.new_zeros(S, 1), found.delta_SK], dim=1)
-        code_SJT = self.time_code(delta_SJ).masked_fill(~used_SJ.unsqueeze(2), 0.0)
+        like, found = self.result.weight, sequence_of(batch)
+        used_SJ = found.used_SJ
+        code_SJT = self.time_code(found.delta_SJ).masked_fill(~used_SJ.unsqueeze(2), 0.0)
         parts = [code_SJT]
         if batch.features.shape[1]:
-            feature_SKF = event_rows(batch, found.event_SK, found.used_SK, like)
-            empty_S1F = feature_SKF.new_zeros(S, 1, feature_SKF.shape[2])
-            parts.insert(0, torch.cat([empty_S1F, feature_SKF], dim=1))
+            parts.insert(0, event_rows(batch, found.event_SJ, found.of_event_SJ, like))
         if batch.node_features is not None:
-            row_SJ = torch.cat([own_S1, found.neighbor_SK], dim=1)
-            node_SJG = node_rows(batch, like)[row_SJ].masked_fill(~used_SJ.unsqueeze(2), 0.0)
+            node_SJG = node_rows(batch, like)[found.row_SJ].masked_fill(~used_SJ.unsqueeze(2), 0.0)
             parts.insert(0, node_SJG)
         patches = [
             layer(in_patches(part, self.patch))

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from tidegraph import ops
 from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
-from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
-from tidegraph.models.base import Encoded, TemporalModel
+from tidegraph.models.base import Encoded, TemporalModel, check_counts, check_dropout
 from tidegraph.models.layers import AttentionLayer, MemoryCell, TimeCode
 
 
@@ -69,11 +68,8 @@ class DyRep(TemporalModel):
         time_code: Literal["fixed", "trainable"] = "fixed",
     ) -> None:
         super().__init__(schema, memory)
-        for name, value in (("time", time), ("heads", heads), ("neighbors", neighbors)):
-            if value < 1:
-                raise SettingError(f"{name}={value}: expected 1 or more")
-        if not 0 <= dropout < 1:
-            raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
+        check_counts(time=time, heads=heads, neighbors=neighbors)
+        check_dropout(dropout)
         self.memory_width = memory
         self.history = History(neighbors=(neighbors,), memory=True, message=message, endpoints=True)
         features = schema.event_features

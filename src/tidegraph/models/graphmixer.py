@@ -15,7 +15,7 @@ from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import Hop, PreparedBatch
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
-from tidegraph.models.base import Encoded, TemporalModel
+from tidegraph.models.base import Encoded, TemporalModel, check_counts, check_dropout
 from tidegraph.models.layers import TimeCode
 from tidegraph.models.tokens import event_rows, take_tokens
 from tidegraph.models.transformer import dropped, linear
@@ -73,14 +73,11 @@ class GraphMixer(TemporalModel):
         visibility: Literal["event", "batch"] = "event",
     ) -> None:
         super().__init__(schema, embedding)
-        for name, value in (("time", time), ("neighbors", neighbors), ("layers", layers)):
-            if value < 1:
-                raise SettingError(f"{name}={value}: expected 1 or more")
+        check_counts(time=time, neighbors=neighbors, layers=layers)
         for name, factor in (("token_factor", token_factor), ("channel_factor", channel_factor)):
             if not 0 < factor < float("inf"):
                 raise SettingError(f"{name}={factor}: expected a number above 0")
-        if not 0 <= dropout < 1:
-            raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
+        check_dropout(dropout)
         if node_window is not None and not 0 < node_window < float("inf"):
             raise SettingError(
                 f"node_window={node_window}: expected a number of time units above 0, or none"

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
-from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
-from tidegraph.models.base import Encoded, TemporalModel, TrainingEvents
+from tidegraph.models.base import Encoded, TemporalModel, TrainingEvents, check_counts
 from tidegraph.models.layers import MemoryCell, TimeCode, TimeProjection
 
 
@@ -54,8 +53,7 @@ class JODIE(TemporalModel):
         time_code: Literal["fixed", "trainable"] = "fixed",
     ) -> None:
         super().__init__(schema, memory)
-        if time < 1:
-            raise SettingError(f"time={time}: expected 1 or more")
+        check_counts(time=time)
         self.memory_width = memory
         self.history = History(neighbors=(), memory=True, message=message, seed_times=True)
         self.time_code = TimeCode(time, trainable=time_code == "trainable")

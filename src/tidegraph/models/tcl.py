@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
-from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
+from tidegraph.models.base import check_counts, check_dropout
 from tidegraph.models.layers import TimeCode
 from tidegraph.models.pairs import Pairing, PairModel
-from tidegraph.models.tokens import event_rows, newest_first, node_rows
+from tidegraph.models.tokens import event_rows, node_rows, sequence_of
 from tidegraph.models.transformer import AttentionBlock, linear
 
 
@@ -80,12 +80,8 @@ class TCL(PairModel):
         visibility: Literal["event", "batch"] = "event",
     ) -> None:
         super().__init__(schema, embedding)
-        for name, value in (("time", time), ("neighbors", neighbors), ("layers", layers),
-                            ("heads", heads)):  # fmt: skip
-            if value < 1:
-                raise SettingError(f"{name}={value}: expected 1 or more")
-        if not 0 <= dropout < 1:
-            raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
+        check_counts(time=time, neighbors=neighbors, layers=layers, heads=heads)
+        check_dropout(dropout)
         self.history = History(
             neighbors=(neighbors,), inclusive=inclusive, visibility=visibility, memory=False
         )
@@ -106,20 +102,13 @@ class TCL(PairModel):
 
     def alone(self, batch: PreparedBatch) -> _Alone:
         """Tokens, after attending to each other once: that far a seed has no partner."""
-        hop, like = batch.hops[0], self.result.weight
-        found = newest_first(hop, batch.padding is not None)
-        S = len(found.delta_SK)
-        used_SJ = torch.cat([found.used_SK.new_ones(S, 1), found.used_SK], dim=1)
-        delta_SJ = torch.cat([found.delta_SK.new_zeros(S, 1), found.delta_SK], dim=1)
-        event_SJ = torch.cat([found.event_SK.new_zeros(S, 1), found.event_SK], dim=1)
-        row_SJ = torch.cat([hop.self_S.long().unsqueeze(1), found.neighbor_SK], dim=1)
-        of_event_SJ = used_SJ.clone()
-        of_event_SJ[:, 0] = False  # the node itself is no event
+        like, found = self.result.weight, sequence_of(batch)
+        used_SJ = found.used_SJ
         part_SJI = torch.cat(
             [
-                node_rows(batch, like)[row_SJ],
-                event_rows(batch, event_SJ, of_event_SJ, like),
-                self.time_code(delta_SJ),
+                node_rows(batch, like)[found.row_SJ],
+                event_rows(batch, found.event_SJ, found.of_event_SJ, like),
+                self.time_code(found.delta_SJ),
             ],
             dim=2,
         )

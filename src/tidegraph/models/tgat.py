@@ -15,7 +15,7 @@ from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
-from tidegraph.models.base import Encoded, TemporalModel
+from tidegraph.models.base import Encoded, TemporalModel, check_counts, check_dropout
 from tidegraph.models.layers import AttentionLayer, TimeCode
 from tidegraph.models.tokens import node_rows
 
@@ -72,11 +72,8 @@ class TGAT(TemporalModel):
         super().__init__(schema, embedding)
         if layers not in (1, 2, 3):
             raise SettingError(f"layers={layers}: TGAT has 1 to 3 attention layers")
-        for width_name, width in (("time", time), ("heads", heads), ("neighbors", neighbors)):
-            if width < 1:
-                raise SettingError(f"{width_name}={width}: expected 1 or more")
-        if not 0 <= dropout < 1:
-            raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
+        check_counts(time=time, heads=heads, neighbors=neighbors)
+        check_dropout(dropout)
         self.history = History(
             neighbors=(neighbors,) * layers,
             strategy=strategy,

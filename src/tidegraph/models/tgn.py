@@ -17,7 +17,13 @@ from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
-from tidegraph.models.base import Encoded, TemporalModel, TrainingEvents
+from tidegraph.models.base import (
+    Encoded,
+    TemporalModel,
+    TrainingEvents,
+    check_counts,
+    check_dropout,
+)
 from tidegraph.models.layers import (
     AttentionLayer,
     MemoryCell,
@@ -110,11 +116,8 @@ class TGN(TemporalModel):
             raise SettingError(f"static={static}: expected 0 or more")
         if layers not in (1, 2):
             raise SettingError(f"layers={layers}: TGN has 1 or 2 attention layers")
-        for width_name, width in (("memory", memory), ("time", time), ("heads", heads)):
-            if width < 1:
-                raise SettingError(f"{width_name}={width}: expected 1 or more")
-        if not 0 <= dropout < 1:
-            raise SettingError(f"dropout={dropout}: expected a probability from 0 to below 1")
+        check_counts(memory=memory, time=time, heads=heads)
+        check_dropout(dropout)
         self.memory_width = memory
         self.history = History(
             neighbors=() if alone else (neighbors,) * layers,

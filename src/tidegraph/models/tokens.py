@@ -2,7 +2,8 @@
 
 Counted from the newest, a position means the same for every seed, however long its history.
 
-Shape legend: S seeds, K slots, T time-code width, F event-feature width, G node-feature width.
+Shape legend: S seeds, K slots, J = K + 1 places, T time-code width, F event-feature width,
+G node-feature width.
 """
 
 from __future__ import annotations
@@ -57,6 +58,43 @@ def take_tokens(hop: Hop, width: int) -> Tokens:
 
     return Tokens(
         used_SK, taken(hop.event_SK).long(), taken(hop.neighbor_SK).long(), taken(hop.delta_SK)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """The node itself, then its tokens: J = K + 1 places.
+
+    Attributes:
+        used_SJ: bool, real places; they come first.
+        of_event_SJ: bool, those that stand for an event: all but the node itself.
+        event_SJ: int64, rows of the event-feature table.
+        row_SJ: int64, rows of the unique nodes.
+        delta_SJ: float32, query time minus event time, 0 for the node itself.
+    """
+
+    used_SJ: Tensor
+    of_event_SJ: Tensor
+    event_SJ: Tensor
+    row_SJ: Tensor
+    delta_SJ: Tensor
+
+
+def sequence_of(batch: PreparedBatch) -> Sequence:
+    """Each seed's node and its latest events, newest first, over one layer of neighbours."""
+    hop = batch.hops[0]
+    found = newest_first(hop, batch.padding is not None)
+    none_S1 = found.event_SK.new_zeros(len(found.event_SK), 1)
+
+    def led(first_S1: Tensor, value_SK: Tensor) -> Tensor:
+        return torch.cat([first_S1.to(value_SK.dtype), value_SK], dim=1)
+
+    return Sequence(
+        used_SJ=led(torch.ones_like(none_S1), found.used_SK),
+        of_event_SJ=led(none_S1, found.used_SK),
+        event_SJ=led(none_S1, found.event_SK),
+        row_SJ=led(hop.self_S.unsqueeze(1), found.neighbor_SK),
+        delta_SJ=led(none_S1, found.delta_SK),
     )
 
 

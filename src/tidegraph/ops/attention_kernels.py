@@ -41,7 +41,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def _softmax(score_HK, count):  # type: ignore[no-untyped-def]
+def softmax(score_HK, count):  # type: ignore[no-untyped-def]
     """In place, over the first `count` slots of each head."""
     for h in range(score_HK.shape[0]):
         largest = score_HK.dtype.type(-np.inf)
@@ -54,6 +54,23 @@ def _softmax(score_HK, count):  # type: ignore[no-untyped-def]
             total += weight
         for i in range(count):
             score_HK[h, i] /= total
+
+
+@kernel()
+def weigh(score_HK, count, s, keep_SKH, attention_SKH):  # type: ignore[no-untyped-def]
+    """In place, over the first `count` slots of each head: softmax weights, after dropout.
+
+    `attention[s]` gets those before dropout, 0 in unused slots.
+    """
+    softmax(score_HK, count)
+    H = score_HK.shape[0]
+    for i in range(attention_SKH.shape[1]):
+        for h in range(H):
+            attention_SKH[s, i, h] = score_HK[h, i] if i < count else 0
+    if keep_SKH.shape[0] > 0:
+        for i in range(count):
+            for h in range(H):
+                score_HK[h, i] *= keep_SKH[s, i, h]
 
 
 @kernel()
@@ -70,7 +87,6 @@ def _forward_block(  # type: ignore[no-untyped-def]
     query_HX = np.zeros((H, X), query_HSW.dtype)
     sum_HX = np.empty((H, X), query_HSW.dtype)
     weight_HK = np.empty((H, K), query_HSW.dtype)
-    dropout = keep_SKH.shape[0] > 0
     for s in range(first, last):
         count = count_S[s]
         _load_rows(
@@ -81,14 +97,7 @@ def _forward_block(  # type: ignore[no-untyped-def]
             for j in range(W):
                 query_HX[h, j] = query_HSW[h, s, j]
         dots(query_HX, row_KX, count, weight_HK)
-        _softmax(weight_HK, count)
-        for i in range(K):
-            for h in range(H):
-                attention_SKH[s, i, h] = weight_HK[h, i] if i < count else 0
-        if dropout:
-            for i in range(count):
-                for h in range(H):
-                    weight_HK[h, i] *= keep_SKH[s, i, h]
+        weigh(weight_HK, count, s, keep_SKH, attention_SKH)
         weighted_sums(weight_HK, row_KX, count, sum_HX)
         for h in range(H):
             for j in range(W):
@@ -138,9 +147,10 @@ def _time_gradient(  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def _softmax_slope(attention_SKH, s, score_HK, count):  # type: ignore[no-untyped-def]
+def score_slope(attention_SKH, s, score_HK, count, grad_score_SKH):  # type: ignore[no-untyped-def]
     """In place, from gradients of the weights to gradients of the scores: a_i (v_i - sum a_j v_j).
 
+    `grad_score[s]` gets them too, 0 in unused slots.
     Gradients are taken relative to that of the largest weight: where one weight is nearly 1, its
     own gradient would cancel against the sum.
     """
@@ -156,6 +166,9 @@ def _softmax_slope(attention_SKH, s, score_HK, count):  # type: ignore[no-untype
             mean += attention_SKH[s, i, h] * score_HK[h, i]
         for i in range(count):
             score_HK[h, i] = attention_SKH[s, i, h] * (score_HK[h, i] - mean)
+    for i in range(grad_score_SKH.shape[1]):
+        for h in range(score_HK.shape[0]):
+            grad_score_SKH[s, i, h] = score_HK[h, i] if i < count else 0
 
 
 @kernel()
@@ -193,10 +206,7 @@ def _backward_block(  # type: ignore[no-untyped-def]
             for i in range(count):
                 for h in range(H):
                     score_HK[h, i] *= keep_SKH[s, i, h]
-        _softmax_slope(attention_SKH, s, score_HK, count)
-        for i in range(K):
-            for h in range(H):
-                grad_score_SKH[s, i, h] = score_HK[h, i] if i < count else 0
+        score_slope(attention_SKH, s, score_HK, count, grad_score_SKH)
         weighted_sums(score_HK, row_KX, count, sum_HX)
         for h in range(H):
             for j in range(W):
@@ -316,11 +326,3 @@ def gather_into(table_RD, row_S, out_SD):  # type: ignore[no-untyped-def]
         for s in range(block * BLOCK, min(S, block * BLOCK + BLOCK)):
             for j in range(table_RD.shape[1]):
                 out_SD[s, j] = table_RD[row_S[s], j]
-
-
-@kernel(parallel=True)
-def relu_slope(grad, result, scale):  # type: ignore[no-untyped-def]
-    """grad = grad * scale where result > 0, else 0."""
-    zero = grad.dtype.type(0)
-    for i in numba.prange(grad.shape[0]):
-        grad[i] = grad[i] * scale if result[i] > zero else zero

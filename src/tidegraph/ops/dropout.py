@@ -58,6 +58,14 @@ def _relu_dropout(key, threshold, scale, x):  # type: ignore[no-untyped-def]
         _relu_block(first, min(x.shape[0], first + _CHUNK), key, threshold, scale, x)
 
 
+@kernel(parallel=True)
+def _relu_slope(grad, result, scale):  # type: ignore[no-untyped-def]
+    """grad = grad * scale where result > 0, else 0."""
+    zero = grad.dtype.type(0)
+    for i in numba.prange(grad.shape[0]):
+        grad[i] = grad[i] * scale if result[i] > zero else zero
+
+
 def relu_dropout_(x: Tensor, key: int, probability: float) -> Tensor:
     """In place: relu(x) times `keep_mask(key, x.shape, probability, x)`, without the mask.
 
@@ -70,6 +78,12 @@ def relu_dropout_(x: Tensor, key: int, probability: float) -> Tensor:
         x.view(-1).numpy(),
     )
     return x
+
+
+def relu_slope_(grad: Tensor, result: Tensor, scale: float) -> Tensor:
+    """In place: `grad` times `scale` where `result` (of `relu_dropout_`) is positive, else 0."""
+    _relu_slope(grad.view(-1).numpy(), result.view(-1).numpy(), grad.numpy().dtype.type(scale))
+    return grad
 
 
 def keep_mask(

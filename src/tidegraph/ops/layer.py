@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tidegraph.batches.prepared import Hop
 from tidegraph.ops import attention_kernels, functions
-from tidegraph.ops.dropout import keep_mask, relu_dropout_
+from tidegraph.ops.dropout import keep_mask, relu_dropout_, relu_slope_
 from tidegraph.ops.products import batched_product, precision, product, scores_exactly
 from tidegraph.ops.shared_layer import shared_layer
 from tidegraph.ops.shared_query import shared_query_layer
@@ -203,11 +203,3 @@ class _AttentionLayer(torch.autograd.Function):
             grad_key, grad_value, grad_merge_in, grad_hidden_SE.sum(0), grad_merge_out,
             grad_SE.sum(0), grad.weight_T, grad_time_bias, None, None, None, None,
         )  # fmt: skip
-
-
-def relu_slope_(grad: Tensor, result: Tensor, scale: float) -> Tensor:
-    """In place: `grad` times `scale` where `result` (of `relu_dropout_`) is positive, else 0."""
-    attention_kernels.relu_slope(
-        grad.view(-1).numpy(), result.view(-1).numpy(), grad.numpy().dtype.type(scale)
-    )
-    return grad

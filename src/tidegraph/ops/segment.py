@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tidegraph.batches.kernels import transpose as fill_transpose
 from tidegraph.batches.prepared import Hop, Uses
+from tidegraph.batches.rows import uses_of
 from tidegraph.errors import InputError
 from tidegraph.ops import reference, segment_kernels
 from tidegraph.ops.feature_rows import feature_array
@@ -102,9 +102,7 @@ def transpose(index_M: Tensor, rows: int) -> Uses:
     """
     if len(index_M) and int(index_M.max()) >= rows:
         raise InputError(f"index {int(index_M.max())} in a table of {rows} rows")
-    indptr_R1, position_M = np.empty(rows + 1, np.int32), np.empty(len(index_M), np.int32)
-    used = fill_transpose(index_M.int().cpu().numpy(), indptr_R1, position_M)
-    uses = Uses(torch.from_numpy(indptr_R1), torch.from_numpy(position_M[:used]))
+    uses = uses_of(index_M.int().cpu().numpy(), rows)
     return Uses(uses.indptr_R1.to(index_M.device), uses.position_M.to(index_M.device))
 
 

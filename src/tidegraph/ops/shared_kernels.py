@@ -15,7 +15,7 @@ import numba
 import numpy as np
 
 from tidegraph._jit import kernel
-from tidegraph.ops.attention_kernels import BLOCK, _softmax
+from tidegraph.ops.attention_kernels import BLOCK, softmax
 from tidegraph.ops.feature_rows import load_features
 from tidegraph.ops.row_kernels import dots, load_row, padded
 from tidegraph.ops.row_products import add_weighted_rows, multiply_rows, turned
@@ -188,7 +188,7 @@ def _weights(score_HK, static_GHK, g, count):  # type: ignore[no-untyped-def]
     for h in range(score_HK.shape[0]):
         for i in range(count):
             score_HK[h, i] += static_GHK[g, h, i]
-    _softmax(score_HK, count)
+    softmax(score_HK, count)
 
 
 @kernel()

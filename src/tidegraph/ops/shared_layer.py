@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tidegraph.batches import kernels as batch_kernels
 from tidegraph.batches.prepared import Hop
+from tidegraph.batches.rows import distinct, transposed
 from tidegraph.ops import shared_kernels
 from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.row_products import packed_columns, row_product
@@ -50,8 +50,7 @@ class _Groups:
         S, K = neighbor_SK.shape
         group_S, first_S = np.empty(S, np.int32), np.empty(S, np.int32)
         G = shared_kernels.group_seeds(self_S, neighbor_SK, event_SK, count_S, group_S, first_S)
-        indptr_G1, seed_S = np.empty(G + 1, np.int32), np.empty(S, np.int32)
-        batch_kernels.transpose(group_S, indptr_G1, seed_S)
+        indptr_G1, seed_S = transposed(group_S, G)
         neighbor_GK, event_GK = np.empty((G, K), np.int32), np.empty((G, K), np.int32)
         shared_kernels.used_slots(
             first_S[:G], neighbor_SK, event_SK, count_S, neighbor_GK, event_GK
@@ -136,7 +135,5 @@ def _projected(
 
 def _distinct(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct numbers, and for each given one its place among them; negative ones keep -1."""
-    none = np.empty(0, np.int64)
-    place, first = np.empty(len(index), np.int32), np.empty(len(index), np.int32)
-    count = batch_kernels.unique_pairs(index, none, none, place, first)
-    return index[first[:count]], place
+    first, place = distinct(index)
+    return index[first], place

@@ -17,16 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tidegraph.batches import kernels
 from tidegraph.batches.prepared import Hop
-from tidegraph.ops import attention_kernels, shared_query_kernels
-from tidegraph.ops.dropout import keep_mask, relu_dropout_
+from tidegraph.batches.rows import NONE, distinct, transposed
+from tidegraph.ops import shared_query_kernels
+from tidegraph.ops.dropout import keep_mask, relu_dropout_, relu_slope_
 from tidegraph.ops.products import batched_product, product
 
 if TYPE_CHECKING:
     from tidegraph.ops.layer import LayerWeights
-
-_NONE = np.empty(0, np.int64)
 
 
 def shared_query_layer(
@@ -65,14 +63,12 @@ def _distinct(hop: Hop, width: int) -> tuple[Tensor, Tensor, np.ndarray, np.ndar
     S, K = hop.event_SK.shape
     if not width:
         row_SK = torch.zeros(S, K, dtype=torch.int32)
-        return torch.zeros(1, dtype=torch.int64), row_SK, _NONE, _NONE
+        return torch.zeros(1, dtype=torch.int64), row_SK, NONE, NONE
     event_X = np.empty(S * K, np.int32)
     shared_query_kernels.used_events(hop.event_SK.numpy(), hop.count_S.numpy(), event_X)
-    row_X, first_X = np.empty(S * K, np.int32), np.empty(S * K, np.int32)
-    count = kernels.unique_pairs(event_X, _NONE, _NONE, row_X, first_X)
-    indptr_E1, slot_M = np.empty(count + 1, np.int32), np.empty(S * K, np.int32)
-    kernels.transpose(row_X, indptr_E1, slot_M)
-    used_E = torch.from_numpy(event_X[first_X[:count]]).long()
+    first_E, row_X = distinct(event_X)
+    indptr_E1, slot_M = transposed(row_X, len(first_E))
+    used_E = torch.from_numpy(event_X[first_E]).long()
     return used_E, torch.from_numpy(row_X).view(S, K), indptr_E1, slot_M
 
 
@@ -138,6 +134,4 @@ class _ReluDropout(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (result,) = ctx.saved_tensors
         grad = grads[0].clone(memory_format=torch.contiguous_format)
-        scale = grad.numpy().dtype.type(1.0 / (1.0 - ctx.dropout))
-        attention_kernels.relu_slope(grad.view(-1).numpy(), result.view(-1).numpy(), scale)
-        return grad, None, None
+        return relu_slope_(grad, result, 1.0 / (1.0 - ctx.dropout)), None, None

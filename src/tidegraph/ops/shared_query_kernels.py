@@ -14,7 +14,7 @@ import numpy as np
 
 from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK as BLOCK
-from tidegraph.ops.attention_kernels import _softmax, _softmax_slope
+from tidegraph.ops.attention_kernels import score_slope, weigh
 from tidegraph.ops.row_kernels import dots, padded, weighted_sums
 from tidegraph.ops.time_kernels import split_turns, time_code
 
@@ -61,7 +61,6 @@ def _forward_block(  # type: ignore[no-untyped-def]
     for h in range(H):
         for j in range(T):
             query_HX[h, j] = query_HT[h, j]
-    dropout = keep_SKH.shape[0] > 0
     for s in range(first, last):
         count = count_S[s]
         _load_codes(row_KX, s, count, delta_SK, turns_4X, limits, weight_T, bias_T)
@@ -69,14 +68,7 @@ def _forward_block(  # type: ignore[no-untyped-def]
         for i in range(count):
             for h in range(H):
                 weight_HK[h, i] += score_EH[row_SK[s, i], h]
-        _softmax(weight_HK, count)
-        for i in range(K):
-            for h in range(H):
-                attention_SKH[s, i, h] = weight_HK[h, i] if i < count else 0
-        if dropout:
-            for i in range(count):
-                for h in range(H):
-                    weight_HK[h, i] *= keep_SKH[s, i, h]
+        weigh(weight_HK, count, s, keep_SKH, attention_SKH)
         weighted_sums(weight_HK, row_KX, count, sum_HX)
         for h in range(H):
             for j in range(T):
@@ -128,10 +120,7 @@ def _backward_block(  # type: ignore[no-untyped-def]
                 score_HK[h, i] += _value_dot(grad_value_SHd, s, h, value_EHd, row_SK[s, i])
                 if dropout:
                     score_HK[h, i] *= keep_SKH[s, i, h]
-        _softmax_slope(attention_SKH, s, score_HK, count)
-        for i in range(K):
-            for h in range(H):
-                grad_score_SKH[s, i, h] = score_HK[h, i] if i < count else 0
+        score_slope(attention_SKH, s, score_HK, count, grad_score_SKH)
         weighted_sums(score_HK, row_KX, count, sum_HX)
         for h in range(H):
             for j in range(T):

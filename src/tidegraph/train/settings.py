@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from tidegraph.errors import SettingError
 from tidegraph.features import FeatureType
+
+_Settings = TypeVar("_Settings", bound=BaseModel)
 
 
 class TrainSettings(BaseModel):
@@ -140,16 +142,28 @@ class TrainSettings(BaseModel):
         Raises:
             SettingError: an unknown setting or a value out of range, named.
         """
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"])
-            if first["type"] == "extra_forbidden":
-                raise SettingError(
-                    f"unknown training setting {name!r}: there are {', '.join(cls.model_fields)}"
-                ) from None
-            raise SettingError(f"setting {name}={first['input']!r}: {first['msg']}") from None
+        return validated(cls, values, "training")
+
+
+def validated(cls: type[_Settings], values: dict[str, Any], kind: str) -> _Settings:
+    """`cls(**values)`, for settings that a caller gave by name.
+
+    Args:
+        kind: of the settings, for messages.
+
+    Raises:
+        SettingError: an unknown setting or a value out of range, named.
+    """
+    try:
+        return cls(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise SettingError(
+                f"unknown {kind} setting {name!r}: there are {', '.join(cls.model_fields)}"
+            ) from None
+        raise SettingError(f"setting {name}={first['input']!r}: {first['msg']}") from None
 
 
 def check_device(device: str) -> torch.device:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from tidegraph.errors import SettingError
+from tidegraph.train.settings import validated
 
 TASKS = {
     "link": "which pairs meet next: link prediction and ranking",
@@ -75,13 +75,4 @@ class TaskSettings(BaseModel):
         Raises:
             SettingError: an unknown setting or a value out of range, named.
         """
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"])
-            if first["type"] == "extra_forbidden":
-                raise SettingError(
-                    f"unknown task setting {name!r}: there are {', '.join(cls.model_fields)}"
-                ) from None
-            raise SettingError(f"setting {name}={first['input']!r}: {first['msg']}") from None
+        return validated(cls, values, "task")
