@@ -190,6 +190,21 @@ def test_without_gradients_scores_are_the_same_and_ties_stay_ties(B: int, C: int
             assert seen.setdefault(pair, float(found[b, x])) == float(found[b, x])
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_deferred_embeddings_score_as_their_product_does(mode: Any) -> None:
+    links = Links(17, 12, D=40)
+    row, *parameters = [tensor.float() for tensor in links.tensors]
+    draw = torch.Generator().manual_seed(3)
+    waiting = ops.Deferred(row, *(torch.randn(*s, generator=draw) for s in ((40, 40), (40,))))
+    with mode():
+        found = ops.link_scores(waiting, *parameters, links.root, links.uses, links.B)
+        made = waiting.row_SJ.double() @ waiting.weight_DJ.double().t() + waiting.bias_D
+        double = [tensor.double() for tensor in parameters]
+        expected = naive_scores(made, *double, links.root, links.uses, links.B)
+    scale = float(expected.abs().max())
+    close({"": found / scale}, {"": expected / scale}, 2e-6)
+
+
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e4])
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 def test_link_loss_is_binary_cross_entropy(scale: float, backend: str) -> None:

@@ -128,7 +128,7 @@ def test_any_time_difference_is_exact_enough(delta: float) -> None:
     hop = replace(hop, delta_SK=hop.delta_SK + delta)
     table, features = torch.randn(7, 4), torch.randn(6, 0)
     with torch.inference_mode():
-        found = shared_layer(table, weights, hop, features)
+        found = shared_layer(table, weights, hop, features).result()
     double = LayerWeights(**{name: value.double() for name, value in vars(weights).items()})
     with use_backend("reference"), torch.no_grad():
         expected = composed(table.double(), double, hop, features.double(), 0.0, 0)

@@ -33,16 +33,22 @@ class Encoded:
     """What a model makes of a batch.
 
     Attributes:
-        seed_SD: embeddings of the roots' distinct (node, time) seeds.
+        seeds: embeddings of the roots' distinct (node, time) seeds, whose last product may still
+            wait; `seed_SD` has them.
         memory_UD: updated memory of the unique nodes, to be persisted for the endpoints; None for
             a model without memory, or whose memory is made of embeddings.
         sent_SD: what each seed sends to its partner in an event; by default a node's updated
             memory is sent.
     """
 
-    seed_SD: Tensor
+    seeds: Tensor | ops.Deferred
     memory_UD: Tensor | None = None
     sent_SD: Tensor | None = None
+
+    @functools.cached_property
+    def seed_SD(self) -> Tensor:
+        """[S, D] embeddings of the seeds."""
+        return self.seeds.result() if isinstance(self.seeds, ops.Deferred) else self.seeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +186,11 @@ class TemporalModel(nn.Module):
 
     def decode(self, batch: PreparedBatch, seed_SD: Tensor) -> Tensor:
         """Logits [B, 1 + C] of each source with its candidates, the true target first."""
+        return self._link_scores(batch, seed_SD)
+
+    def _link_scores(self, batch: PreparedBatch, seeds: Tensor | ops.Deferred) -> Tensor:
         return ops.link_scores(
-            seed_SD,
+            seeds,
             self.source_layer.weight,
             self.source_layer.bias,
             self.target_layer.weight,
@@ -195,4 +204,6 @@ class TemporalModel(nn.Module):
     def forward(self, batch: PreparedBatch, *state: Tensor) -> tuple[Tensor, Encoded]:
         """Logits [B, 1 + C] and what was encoded."""
         encoded = self.encode(batch, *state)
+        if type(self).decode is TemporalModel.decode:
+            return self._link_scores(batch, encoded.seeds), encoded
         return self.decode(batch, encoded.seed_SD), encoded

@@ -78,11 +78,14 @@ class AttentionLayer(nn.Module):
         features_EF: Tensor,
         time_code: TimeCode,
         key: int | Tensor,
-    ) -> Tensor:
+        *,
+        defer: bool = False,
+    ) -> Tensor | ops.Deferred:
         """Embeddings [S, embedding] of the hop's seeds from the table below it.
 
         Args:
             key: random stream of this layer's dropout in this batch.
+            defer: while scoring, leave the last product to the caller.
         """
         weights = ops.LayerWeights(
             query=self.query.weight,
@@ -98,7 +101,20 @@ class AttentionLayer(nn.Module):
             time_bias=time_code.bias,
         )
         dropout = self.dropout if self.training else 0.0
-        return ops.attention_layer(table_RD, weights, hop, features_EF, dropout, key)
+        layer = ops.attention_rows if defer else ops.attention_layer
+        return layer(table_RD, weights, hop, features_EF, dropout, key)
+
+
+def attend(
+    layers: nn.ModuleList, table_RD: Tensor, batch: PreparedBatch, time_code: TimeCode
+) -> Tensor | ops.Deferred:
+    """Layer over layer, the innermost first; the last one may leave its last product undone."""
+    rows: Tensor | ops.Deferred = table_RD
+    for depth, (layer, hop) in enumerate(zip(layers, batch.hops, strict=True)):
+        last = depth + 1 == len(layers) and isinstance(layer, AttentionLayer)
+        options = {"defer": True} if last else {}
+        rows = layer(rows, hop, batch.features, time_code, batch.key + 2 * depth, **options)
+    return rows
 
 
 class SumLayer(nn.Module):

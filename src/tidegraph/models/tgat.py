@@ -16,7 +16,7 @@ from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
 from tidegraph.models.base import Encoded, TemporalModel, check_counts, check_dropout
-from tidegraph.models.layers import AttentionLayer, TimeCode
+from tidegraph.models.layers import AttentionLayer, TimeCode, attend
 from tidegraph.models.tokens import node_rows
 
 
@@ -95,6 +95,4 @@ class TGAT(TemporalModel):
     def encode(self, batch: PreparedBatch, memory_UD: Tensor, mail_UD: Tensor) -> Encoded:
         """Attend, innermost layer first."""
         table_RD = node_rows(batch, self.output_layer.weight)
-        for depth, (layer, hop) in enumerate(zip(self.attention, batch.hops, strict=True)):
-            table_RD = layer(table_RD, hop, batch.features, self.time_code, batch.key + 2 * depth)
-        return Encoded(table_RD)
+        return Encoded(attend(self.attention, table_RD, batch, self.time_code))

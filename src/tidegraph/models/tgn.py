@@ -30,6 +30,7 @@ from tidegraph.models.layers import (
     SumLayer,
     TimeCode,
     TimeProjection,
+    attend,
 )
 from tidegraph.models.static_memory import pretrain_static
 
@@ -176,9 +177,7 @@ class TGN(TemporalModel):
             table_RD = table_RD + ops.linear(self._static(batch.node_U), self.static_projection)
         if self.projection is not None:
             return Encoded(self.projection(table_RD, batch), updated_UD)
-        for depth, (layer, hop) in enumerate(zip(self.attention, batch.hops, strict=True)):
-            table_RD = layer(table_RD, hop, batch.features, self.time_code, batch.key + 2 * depth)
-        return Encoded(table_RD, updated_UD)
+        return Encoded(attend(self.attention, table_RD, batch, self.time_code), updated_UD)
 
     def _static(self, node_U: Tensor) -> Tensor:
         """[U, Q]; zeros for nodes that came after training."""

@@ -1,5 +1,6 @@
 """Operators, each with a plain PyTorch reference and fast backends that equal it."""
 
+from tidegraph.ops.deferred import Deferred
 from tidegraph.ops.functions import (
     gather_rows,
     memory_update,
@@ -7,7 +8,7 @@ from tidegraph.ops.functions import (
     time_code,
     use_backend,
 )
-from tidegraph.ops.layer import LayerWeights, attention_layer
+from tidegraph.ops.layer import LayerWeights, attention_layer, attention_rows
 from tidegraph.ops.links import link_loss, link_scores
 from tidegraph.ops.products import linear, use_precision, use_scoring
 from tidegraph.ops.projection import time_projection
@@ -22,9 +23,11 @@ from tidegraph.ops.segment import (
 )
 
 __all__ = [
+    "Deferred",
     "LayerWeights",
     "RaggedHop",
     "attention_layer",
+    "attention_rows",
     "edge_softmax",
     "gather_rows",
     "linear",

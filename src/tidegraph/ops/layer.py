@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tidegraph.batches.prepared import Hop
 from tidegraph.ops import attention_kernels, functions
+from tidegraph.ops.deferred import Deferred
 from tidegraph.ops.dropout import keep_mask, relu_dropout_, relu_slope_
 from tidegraph.ops.products import batched_product, precision, product, scores_exactly
 from tidegraph.ops.shared_layer import shared_layer
@@ -77,6 +78,19 @@ def attention_layer(
     Returns:
         [S, E].
     """
+    rows = attention_rows(table_RD, weights, hop, features_EF, dropout, key)
+    return rows.result() if isinstance(rows, Deferred) else rows
+
+
+def attention_rows(
+    table_RD: Tensor,
+    weights: LayerWeights,
+    hop: Hop,
+    features_EF: Tensor,
+    dropout: float = 0.0,
+    key: int | Tensor = 0,
+) -> Tensor | Deferred:
+    """As `attention_layer`; while scoring, the last product may be left to the caller."""
     if not functions._fast(table_RD) or isinstance(key, Tensor):
         return composed(table_RD, weights, hop, features_EF, dropout, key)
     # Never by the size of the batch: each path has its own rounding.

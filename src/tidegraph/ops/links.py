@@ -19,6 +19,7 @@ from torch.nn.functional import softplus
 from tidegraph._jit import kernel
 from tidegraph.batches.prepared import Uses
 from tidegraph.ops import attention_kernels, functions
+from tidegraph.ops.deferred import Deferred
 from tidegraph.ops.products import product
 
 _BLOCK = 16  # events per block
@@ -162,7 +163,7 @@ class _LinkScores(torch.autograd.Function):
 
 
 def link_scores(
-    seed_SD: Tensor,
+    seeds: Tensor | Deferred,
     source: Tensor,
     source_bias: Tensor,
     target: Tensor,
@@ -175,7 +176,7 @@ def link_scores(
     """Logits of each event's source with its true target and its negatives.
 
     Args:
-        seed_SD: [S, D] embeddings of the seeds.
+        seeds: [S, D] embeddings of the seeds; deferred ones are never made (without gradients).
         source, source_bias: A [D, D] and c [D].
         target: B [D, D].
         output, output_bias: o [1, D] and its bias [1].
@@ -186,6 +187,12 @@ def link_scores(
     Returns:
         [B, 1 + C], the true target first.
     """
+    if isinstance(seeds, Deferred):
+        # o . relu(A z_u + B z_v + c) with z = W x + b: only products with x are left.
+        source, more = seeds.folded(source)
+        target, more_target = seeds.folded(target)
+        source_bias = source_bias + more + more_target
+    seed_SD = seeds.row_SJ if isinstance(seeds, Deferred) else seeds
     arguments = seed_SD, source, source_bias, target, output, output_bias, root_R, uses, events
     if functions._fast(seed_SD) and not torch.is_grad_enabled():
         return _scores_by_seed(*arguments)

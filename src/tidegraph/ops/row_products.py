@@ -235,14 +235,14 @@ def multiply_rows(a_IJ, first, last, packed, out_IK, out_first, tile):  # type: 
     J, K = a_IJ.shape[1], out_IK.shape[1]
     stride = np.int64(a_IJ.strides[0] // 4)
     end = last - 1
-    for row in range(first, last, _ROWS):
-        count = min(_ROWS, last - row)
-        s0, s1, s2 = row * stride, min(row + 1, end) * stride, min(row + 2, end) * stride
-        s3, s4 = min(row + 3, end) * stride, min(row + 4, end) * stride
-        s5 = min(row + 5, end) * stride
-        for column in range(0, K, _PANEL):
-            width = min(_PANEL, K - column)
-            panel = np.int64(column * J)
+    for column in range(0, K, _PANEL):
+        width = min(_PANEL, K - column)
+        panel = np.int64(column * J)
+        for row in range(first, last, _ROWS):
+            count = min(_ROWS, last - row)
+            s0, s1, s2 = row * stride, min(row + 1, end) * stride, min(row + 2, end) * stride
+            s3, s4 = min(row + 3, end) * stride, min(row + 4, end) * stride
+            s5 = min(row + 5, end) * stride
             if width <= _LANES:
                 _tile_1(a_IJ, s0, s1, s2, s3, s4, s5, packed, panel, np.int64(J), tile)
             else:

@@ -204,7 +204,7 @@ def _turn_sums(sum_HY, circle_1Y, T, sums, b):  # type: ignore[no-untyped-def]
 @kernel()
 def _embed_block(  # type: ignore[no-untyped-def]
     first, last, seed_X, group_S, delta_SK, own_G, value_GK, feature_GK, query_AHW, base_AE,
-    score_GHK, value_VE, feature_NE, time_packed, out_packed, out_bias_E, weight_T, bias_T, out_SE,
+    score_GHK, value_VE, feature_NE, time_packed, weight_T, bias_T, hidden_SE,
 ):  # fmt: skip
     H, K = score_GHK.shape[1], delta_SK.shape[1]
     T, E = weight_T.shape[0], base_AE.shape[1]
@@ -225,7 +225,6 @@ def _embed_block(  # type: ignore[no-untyped-def]
     sums = np.empty(_SEEDS * H * T + 8, np.float32)
     sums_BT = sums[: _SEEDS * H * T].reshape(_SEEDS, H * T)
     hidden_BP = np.zeros((_SEEDS, P), np.float32)
-    hidden_BE = hidden_BP[:, :E]
     result_BE = np.empty((_SEEDS, E), np.float32)
     tile = np.empty(96, np.float32)
     loaded = -1
@@ -270,21 +269,17 @@ def _embed_block(  # type: ignore[no-untyped-def]
     multiply_rows(sums_BT, 0, last - first, time_packed, result_BE, 0, tile)
     zero = np.float32(0)
     for b in range(last - first):
-        for j in range(E):
-            hidden_BP[b, j] = max(hidden_BP[b, j] + result_BE[b, j], zero)
-    multiply_rows(hidden_BE, 0, last - first, out_packed, result_BE, 0, tile)
-    for b in range(last - first):
         s = seed_X[first + b]
         for j in range(E):
-            out_SE[s, j] = result_BE[b, j] + out_bias_E[j]
+            hidden_SE[s, j] = max(hidden_BP[b, j] + result_BE[b, j], zero)
 
 
 @kernel(parallel=True)
 def embed_seeds(  # type: ignore[no-untyped-def]
     seed_X, group_S, delta_SK, own_G, value_GK, feature_GK, query_AHW, base_AE, score_GHK,
-    value_VE, feature_NE, time_packed, out_packed, out_bias_E, weight_T, bias_T, out_SE,
+    value_VE, feature_NE, time_packed, weight_T, bias_T, hidden_SE,
 ):  # fmt: skip
-    """Embeddings of the seeds `seed_X`, which come group by group.
+    """The merge layer's hidden units of the seeds `seed_X`, which come group by group.
 
     Args:
         group_S: rows of the arrays by group.
@@ -292,7 +287,7 @@ def embed_seeds(  # type: ignore[no-untyped-def]
             the hidden layer).
         value_GK, feature_GK: rows of `value_VE` and `feature_NE` [., H E], the slots' parts of the
             hidden layer by head; -1 beyond the last slot.
-        time_packed: the same for the time code, [H T, E]; `out_packed`: the merge's last matrix.
+        time_packed: the same for the time code, [H T, E].
     """
     seeds = seed_X.shape[0]
     blocks = (seeds + _SEEDS - 1) // _SEEDS
@@ -300,5 +295,5 @@ def embed_seeds(  # type: ignore[no-untyped-def]
         _embed_block(
             block * _SEEDS, min(seeds, block * _SEEDS + _SEEDS), seed_X, group_S, delta_SK, own_G,
             value_GK, feature_GK, query_AHW, base_AE, score_GHK, value_VE, feature_NE,
-            time_packed, out_packed, out_bias_E, weight_T, bias_T, out_SE,
+            time_packed, weight_T, bias_T, hidden_SE,
         )  # fmt: skip

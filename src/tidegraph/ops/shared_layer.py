@@ -23,6 +23,7 @@ from torch import Tensor
 from tidegraph.batches.prepared import Hop
 from tidegraph.batches.rows import distinct, transposed
 from tidegraph.ops import shared_kernels
+from tidegraph.ops.deferred import Deferred
 from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.row_products import packed_columns, row_product
 
@@ -58,7 +59,9 @@ class _Groups:
         return cls(group_S, seed_S, indptr_G1, self_S[first_S[:G]], neighbor_GK, event_GK)
 
 
-def shared_layer(table_RD: Tensor, weights: LayerWeights, hop: Hop, features_EF: Tensor) -> Tensor:
+def shared_layer(
+    table_RD: Tensor, weights: LayerWeights, hop: Hop, features_EF: Tensor
+) -> Deferred:
     """`attention_layer` without gradients and dropout, in float32 on a CPU.
 
     Args:
@@ -68,7 +71,7 @@ def shared_layer(table_RD: Tensor, weights: LayerWeights, hop: Hop, features_EF:
         features_EF: [N, F] event features.
 
     Returns:
-        [S, E].
+        [S, E], before the merge layer's last product.
     """
     w = weights
     H, d, _ = w.key.shape
@@ -85,8 +88,7 @@ def shared_layer(table_RD: Tensor, weights: LayerWeights, hop: Hop, features_EF:
             features_EF, groups.event_GK, fold_WHE[D : D + F].flatten(1)
         )
     time_packed = packed_columns(fold_WHE[D + F :].transpose(0, 1).flatten(0, 1))
-    out_packed = packed_columns(w.merge_out.t())
-    out_SE = table_RD.new_empty(len(groups.group_S), E)
+    hidden_SE = table_RD.new_empty(len(groups.group_S), E)
     for first in range(0, len(groups.self_G), _MOST_GROUPS):
         last = min(first + _MOST_GROUPS, len(groups.self_G))
         own_A, own_G = _distinct(groups.self_G[first:last])
@@ -101,10 +103,9 @@ def shared_layer(table_RD: Tensor, weights: LayerWeights, hop: Hop, features_EF:
             seed_X, groups.group_S - first if first else groups.group_S, hop.delta_SK.numpy(),
             own_G, value_GK[first:last], feature_GK[first:last], query_AHW.numpy(),
             base_AE.numpy(), score_GHK, value_VE.numpy(), feature_NE.numpy(), time_packed,
-            out_packed, w.merge_out_bias.detach().numpy(), w.time.detach().numpy(),
-            w.time_bias.detach().numpy(), out_SE.numpy(),
+            w.time.detach().numpy(), w.time_bias.detach().numpy(), hidden_SE.numpy(),
         )  # fmt: skip
-    return out_SE
+    return Deferred(hidden_SE, w.merge_out, w.merge_out_bias)
 
 
 def _own_parts(table_RD: Tensor, own_A: np.ndarray, w: LayerWeights) -> tuple[Tensor, Tensor]:
