@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from tidegraph._waiting import WAITING
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.errors import TidegraphError
 from tidegraph.models.base import TemporalModel
@@ -31,10 +32,14 @@ _Step = TypeVar("_Step", bound=Callable[..., Any])
 
 
 def _in_precision(step: _Step) -> _Step:
-    """A method of an executor, run in its model's precision; backward passes included."""
+    """A method of an executor, run in its model's precision; backward passes included.
+
+    Called once a step, so it also watches whether other programs want the cores.
+    """
 
     @functools.wraps(step)
     def run(self: EagerExecutor, *args: Any, **kwargs: Any) -> Any:
+        WAITING.watch()
         with use_precision(self.model.precision):
             return step(self, *args, **kwargs)
 

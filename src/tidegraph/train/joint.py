@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tidegraph._waiting import WAITING
 from tidegraph.batches.prepare import History, Preparer
 from tidegraph.batches.prepared import Hop, Mail, PreparedBatch, Uses
 from tidegraph.errors import TidegraphError
@@ -105,6 +106,7 @@ class JointScorer:
             if waiting and piece.batch.candidates != waiting[0].batch.candidates:
                 yield from self._score(waiting, rows)
                 waiting, rows, used = [], _StateRows(self.state), 0
+            WAITING.watch()
             rows.read(piece.batch)
             waiting.append(piece)
             used += _joint_bytes(piece.batch, waiting[0].batch, self.model, len(rows.nodes[-1]))
