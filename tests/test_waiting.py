@@ -24,6 +24,7 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.switches = 1000.0, 0
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         monkeypatch.setattr(_waiting.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(_waiting, "_involuntary_switches", lambda: self.switches)
         monkeypatch.setattr(_waiting, "_gnu_runtime", lambda: object())
@@ -74,6 +75,14 @@ def test_one_thread_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_runtime_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, waiting = Machine(monkeypatch), Waiting()
     monkeypatch.setattr(_waiting, "_gnu_runtime", lambda: None)
+    machine.run(waiting, seconds=5, rate=5000)
+    assert not waiting.asleep
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
+def test_what_the_user_chose_holds(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    machine, waiting = Machine(monkeypatch), Waiting()
+    monkeypatch.setenv(name, "3")
     machine.run(waiting, seconds=5, rate=5000)
     assert not waiting.asleep
 

@@ -46,7 +46,7 @@ class Waiting:
         if now < self._next or torch.get_num_threads() == 1:
             return
         if not self._looked:
-            self._library, self._looked = _gnu_runtime(), True
+            self._library, self._looked = None if _is_chosen() else _gnu_runtime(), True
         if self._library is None:
             self._next = float("inf")
             return
@@ -96,6 +96,11 @@ class _IdleTeam:
 
 def _cores() -> int:
     return os.cpu_count() or 1
+
+
+def _is_chosen() -> bool:
+    """The user has said how threads wait."""
+    return bool({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys())
 
 
 def _gnu_runtime() -> ctypes.CDLL | None:

@@ -203,15 +203,15 @@ class TimeProjection(nn.Module):
     """z(t) = (1 + w dt') o m: where a memory drifts to as time passes (JODIE eq. 3, "time").
 
     dt' is the time since the node's last event in standard deviations of the training part's gaps
-    (one scale for each side of a bipartite stream), bounded to `most` of them: gaps have long
-    tails, and a node that comes back after a year would be projected anywhere.
+    (one scale for each side of a bipartite stream). Gaps have long tails, and how long a node has
+    been away says much about it: `most` of them is only there to keep numbers finite.
 
     Args:
         width: D.
         first_target: first node of the second side; None where sources and targets are alike.
     """
 
-    most = 10.0
+    most = 1e4
 
     gap_mean: Tensor
     gap_scale: Tensor
