@@ -72,7 +72,11 @@ class Waiting:
 
 
 class _IdleTeam:
-    """More OpenMP threads than the machine has cores; they sleep until they are dissolved."""
+    """So many OpenMP threads that, with the step's, they are more than the machine has cores.
+
+    They sleep until they are dissolved. No more than needed: the runtime ends the process when a
+    thread cannot be created.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -85,17 +89,15 @@ class _IdleTeam:
         # Each thread of the team calls `free(NULL)`, which does nothing; a callback into Python
         # would need the interpreter. The team belongs to this thread and goes when it ends.
         nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
-        self._library.GOMP_parallel(nothing, None, ctypes.c_uint(_cores() + 1), ctypes.c_uint(0))
+        # It counts the step's threads and, of this team, all but the first.
+        threads = max(2, (os.cpu_count() or 1) - torch.get_num_threads() + 2)
+        self._library.GOMP_parallel(nothing, None, ctypes.c_uint(threads), ctypes.c_uint(0))
         self._formed.set()
         self._over.wait()
 
     def dissolve(self) -> None:
         self._over.set()
         self._holder.join()
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
 
 
 def _is_chosen() -> bool:
