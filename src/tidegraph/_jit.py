@@ -36,7 +36,7 @@ def _kernel_fingerprint() -> str:
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         source = path.read_bytes()
-        if b"import kernel" in source:
+        if b"import kernel" in source or b"import intrinsic" in source:
             digest.update(path.name.encode() + source)
     return digest.hexdigest()[:16]
 
@@ -80,24 +80,28 @@ Kernel = Callable[..., Any]
 
 
 def kernel(
-    *, parallel: bool = False, sums: bool = False, contract: bool = False, inline: bool = False
+    *, sums: bool = False, contract: bool = False, inline: bool = False, inner: bool = False
 ) -> Callable[[Kernel], Kernel]:
     """Decorate a CPU kernel: compiled, cached on disk, GIL released.
 
+    One that runs on several threads hands blocks of rows to another by `_blocks.in_blocks`.
+
     Args:
-        parallel: the function contains a `numba.prange`.
         sums: floating-point sums may be reordered by the compiler (once, when it compiles).
         contract: a product and a sum may become one fused multiply-add, nothing else.
         inline: always inline into the caller (for helpers of a few lines).
+        inner: only other kernels call it: it gets no entry for Python, which takes as long to
+            compile as a small kernel itself.
     """
     flags: set[str] | bool = SUM_FLAGS if sums else {"contract"} if contract else False
     return numba.njit(
         cache=True,
         nogil=True,
-        parallel=parallel,
         fastmath=flags,
         error_model="numpy",
         boundscheck=False,
+        no_cpython_wrapper=inner,
+        no_cfunc_wrapper=True,
         inline="always" if inline else "never",
     )
 

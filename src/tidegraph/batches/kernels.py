@@ -8,9 +8,9 @@ Shape legend: P pairs, R rows, M positions, U unique nodes, B events.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.history.kernels import place_of
 
@@ -102,7 +102,7 @@ def _first_at_or_after(entries, low, high, event):  # type: ignore[no-untyped-de
     return low
 
 
-@kernel()
+@kernel(inner=True)
 def _batch_of(first_event_B, event):  # type: ignore[no-untyped-def]
     """The last batch that starts at or before `event`, -1 if none."""
     low, high = 0, first_event_B.shape[0]
@@ -115,7 +115,7 @@ def _batch_of(first_event_B, event):  # type: ignore[no-untyped-def]
     return low - 1
 
 
-@kernel()
+@kernel(inner=True)
 def _mail_block(  # type: ignore[no-untyped-def]
     first, last, node_U, indptr_N1, place_Z, entries, batch_start, first_event_B, version_B,
     begin_U, end_U, applied_U,
@@ -147,7 +147,7 @@ def _mail_block(  # type: ignore[no-untyped-def]
         applied_U[u] = applied
 
 
-@kernel(parallel=True)
+@kernel()
 def find_mail(  # type: ignore[no-untyped-def]
     node_U, indptr_N1, place_Z, entries, batch_start, first_event_B, version_B,
     begin_U, end_U, applied_U,
@@ -158,12 +158,11 @@ def find_mail(  # type: ignore[no-untyped-def]
     `begin` unless it read a stale version.
     """
     U = node_U.shape[0]
-    blocks = (U + 127) // 128
-    for block in numba.prange(blocks):
-        _mail_block(
-            block * 128, min(U, block * 128 + 128), node_U, indptr_N1, place_Z, entries,
-            batch_start, first_event_B, version_B, begin_U, end_U, applied_U,
-        )  # fmt: skip
+    in_blocks(
+        _mail_block, U, 128,
+        (node_U, indptr_N1, place_Z, entries, batch_start, first_event_B, version_B, begin_U,
+         end_U, applied_U),
+    )  # fmt: skip
 
 
 @kernel()

@@ -22,7 +22,7 @@ def draw_from_pool(key, position_B, pool_L, negative_BC):  # type: ignore[no-unt
             negative_BC[row, slot] = pool_L[random_below(row_key, slot, len(pool_L))]
 
 
-@kernel()
+@kernel(inner=True)
 def _skip(rank, excluded, begin, end):  # type: ignore[no-untyped-def]
     """The rank-th number that is not among the ascending numbers excluded[begin:end]."""
     for at in range(begin, end):
@@ -55,7 +55,7 @@ def draw_legal_ranks(  # type: ignore[no-untyped-def]
     return -1
 
 
-@kernel()
+@kernel(inner=True)
 def _choose_distinct(key, population, chosen, table):  # type: ignore[no-untyped-def]
     """Floyd's sample of len(chosen) distinct numbers below `population`.
 
@@ -147,7 +147,7 @@ def draw_past_partners(  # type: ignore[no-untyped-def]
     return -1
 
 
-@kernel()
+@kernel(inner=True)
 def _ranks_of_pairs(begin, end, pairs, target_P, rank_N):  # type: ignore[no-untyped-def]
     """Ascending pool ranks of the targets of the ascending `pairs` that lie in [begin, end)."""
     first, last = np.searchsorted(pairs, begin), np.searchsorted(pairs, end)

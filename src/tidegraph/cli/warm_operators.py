@@ -1,8 +1,9 @@
-"""Compiling the operators' kernels in a process of their own, beside those of preparation.
+"""Compiling the operators' kernels of training in a process of their own, beside all others.
 
 A training step needs a prepared batch, and preparing one needs other kernels first; a batch made by
-hand needs none. So both halves compile at the same time, on two cores. It is an optimisation only:
-what this process does not compile, the tiny run that waits for it does.
+hand needs none. So one process compiles what a step calls while the other compiles what preparation
+and scoring call, on two cores. It is an optimisation only: what is not compiled here, the tiny run
+that follows compiles.
 
 Shape legend: B events, C negatives per event, R roots, S seeds, K slots per seed.
 """
@@ -25,7 +26,7 @@ from tidegraph.batches.prepared import Hop, Mail, Uses, Writes
 from tidegraph.events import Events
 from tidegraph.events.store import open_events
 from tidegraph.features import open_stores
-from tidegraph.models import build_model
+from tidegraph.models import TemporalModel, build_model
 from tidegraph.state import NodeState
 from tidegraph.train.adam import Adam
 from tidegraph.train.executor import EagerExecutor
@@ -128,16 +129,26 @@ def _features(events: Events, feature_type: str) -> Tensor:
 
 
 def main(request: str) -> None:
-    """Train on one batch and score it; see `start`."""
+    """Train on one batch; see `start`."""
     directory, name, values, feature_type = json.loads(request)
     events = open_events(directory)
     model = build_model(name, events.schema, **values)
+    executor, batch = _ready(model, events, feature_type)
+    executor.train(batch)
+
+
+def score_one(model: TemporalModel, events: Events, feature_type: str) -> None:
+    """Score a batch made by hand, as evaluation does."""
+    executor, batch = _ready(model.eval(), events, feature_type)
+    executor.score(batch)
+
+
+def _ready(
+    model: TemporalModel, events: Events, feature_type: str
+) -> tuple[EagerExecutor, PreparedBatch]:
     batch = batch_by_hand(model.history, events, _features(events, feature_type))
     state = NodeState(events.schema.num_nodes, model.columns)
-    executor = EagerExecutor(model, state, Adam(model.named_parameters(), 1e-3), clip=1.0)
-    executor.train(batch)
-    state.reset()
-    executor.score(batch)
+    return EagerExecutor(model, state, Adam(model.named_parameters(), 1e-3), clip=1.0), batch
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Compiling kernels, once per machine and kind of data, with a line that says so.
 
 Kernels compile at their first call and are then read from the cache directory. A tiny training run
-calls them all, while a second process compiles the operators' share of them; a marker in the cache
-directory remembers that it was done.
+calls them all, after a second process has compiled a training step's share of them beside the rest;
+a marker in the cache directory remembers that it was done.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import tempfile
@@ -98,6 +99,9 @@ def _call_all(
         built = build_model(model, tiny.schema, **values)
         _prepare_one(built, train, settings)
         if beside is not None:
+            # Models whose batches cannot be made by hand score in the tiny run.
+            with suppress(Exception):
+                warm_operators.score_one(copy.deepcopy(built), tiny, settings.feature_type)
             warm_operators.wait(beside)
         run = Trainer(built, settings).fit(train, val)
         run.evaluate(test)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-import numba
 import numpy as np
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Events
@@ -34,6 +34,7 @@ _RETURN_SHARE = 0.79
 _REVISIT_SHARE = 0.7
 _CODE_WIDTH = 16
 _SLICES = 1 << 16
+_ROWS = 256  # filled by one thread at a time
 
 # Quantile functions as (share, value) knots, joined by straight lines. The values were measured on
 # the Wikipedia edits that the generator imitates.
@@ -300,7 +301,7 @@ def _walk_items(first_U, count_U, forced_U, sum_I, guide, stay_E, key):  # type:
     return item_E, stayed_E
 
 
-@kernel()
+@kernel(inner=True)
 def _other_item(item_E, start, event, previous, sum_I, guide, key, slot):  # type: ignore[no-untyped-def]
     """An item other than `previous`: one of the user's earlier ones, or one by popularity."""
     if _unit(key, slot) < _REVISIT_SHARE:
@@ -387,13 +388,12 @@ def _wikipedia_features(
     return features_EF
 
 
-@kernel(parallel=True)
-def _fill_noise(out, key):  # type: ignore[no-untyped-def]
-    """Bell-shaped numbers, mean 0, variance 1: sums of four 16-bit integers, exact everywhere."""
-    rows, width = out.shape
+@kernel(inner=True)
+def _noise_block(first, last, out, key):  # type: ignore[no-untyped-def]
+    width = out.shape[1]
     # Variance of the sum is 4 (2^32 - 1) / 12.
     unit = np.float32(1.0 / 37837.22750463)
-    for row in numba.prange(rows):
+    for row in range(first, last):
         for column in range(width):
             word = random_bits(key, np.uint64(row) * np.uint64(width) + np.uint64(column))
             total = np.int64(-131070)
@@ -402,20 +402,36 @@ def _fill_noise(out, key):  # type: ignore[no-untyped-def]
             out[row, column] = np.float32(total) * unit
 
 
-@kernel(parallel=True)
-def _add_projected(out, index_E, code, projection, factor):  # type: ignore[no-untyped-def]
-    """out[e] += factor * projection @ code[index_E[e]], each node projected once."""
+@kernel()
+def _fill_noise(out, key):  # type: ignore[no-untyped-def]
+    """Bell-shaped numbers, mean 0, variance 1: sums of four 16-bit integers, exact everywhere."""
+    in_blocks(_noise_block, out.shape[0], _ROWS, (out, key))
+
+
+@kernel(inner=True)
+def _projected_block(first, last, code, projection, factor, projected):  # type: ignore[no-untyped-def]
     width, depth = projection.shape
-    projected = np.empty((code.shape[0], width), dtype=np.float32)
-    for node in numba.prange(code.shape[0]):
+    for node in range(first, last):
         for column in range(width):
             total = np.float32(0.0)
             for k in range(depth):
                 total += projection[column, k] * code[node, k]
             projected[node, column] = total * factor
-    for event in numba.prange(len(index_E)):
-        for column in range(width):
+
+
+@kernel(inner=True)
+def _added_block(first, last, out, index_E, projected):  # type: ignore[no-untyped-def]
+    for event in range(first, last):
+        for column in range(out.shape[1]):
             out[event, column] += projected[index_E[event], column]
+
+
+@kernel()
+def _add_projected(out, index_E, code, projection, factor):  # type: ignore[no-untyped-def]
+    """out[e] += factor * projection @ code[index_E[e]], each node projected once."""
+    projected = np.empty((code.shape[0], projection.shape[0]), dtype=np.float32)
+    in_blocks(_projected_block, code.shape[0], _ROWS, (code, projection, factor, projected))
+    in_blocks(_added_block, len(index_E), _ROWS, (out, index_E, projected))
 
 
 @kernel()

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 
 ROWS = 64
@@ -52,7 +52,7 @@ def from_float16(bits):  # type: ignore[no-untyped-def]
     return size * _HALF_SCALE * sign
 
 
-@kernel()
+@kernel(inner=True)
 def _bfloat16_block(first, last, table_EF, index_n, out_nF):  # type: ignore[no-untyped-def]
     for i in range(first, last):
         row_F, out_F = table_EF[index_n[i]], out_nF[i]
@@ -60,7 +60,7 @@ def _bfloat16_block(first, last, table_EF, index_n, out_nF):  # type: ignore[no-
             out_F[j] = from_bfloat16(row_F[j])
 
 
-@kernel()
+@kernel(inner=True)
 def _float16_block(first, last, table_EF, index_n, out_nF):  # type: ignore[no-untyped-def]
     for i in range(first, last):
         row_F, out_F = table_EF[index_n[i]], out_nF[i]
@@ -68,7 +68,7 @@ def _float16_block(first, last, table_EF, index_n, out_nF):  # type: ignore[no-u
             out_F[j] = from_float16(row_F[j])
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _int8_block(first, last, table_EF, index_n, scale_F, offset_F, out_nF):  # type: ignore[no-untyped-def]
     for i in range(first, last):
         row_F, out_F = table_EF[index_n[i]], out_nF[i]
@@ -76,34 +76,31 @@ def _int8_block(first, last, table_EF, index_n, scale_F, offset_F, out_nF):  # t
             out_F[j] = offset_F[j] + scale_F[j] * np.float32(row_F[j])
 
 
-@kernel(parallel=True)
+@kernel()
 def gather_bfloat16(table_EF, index_n, out_nF):  # type: ignore[no-untyped-def]
     """out[i] = the bfloat16 row index[i], decoded; `table_EF` holds bits."""
     n = index_n.shape[0]
-    for block in numba.prange((n + ROWS - 1) // ROWS):
-        _bfloat16_block(block * ROWS, min(n, block * ROWS + ROWS), table_EF, index_n, out_nF)
-
-
-@kernel(parallel=True)
-def gather_float16(table_EF, index_n, out_nF):  # type: ignore[no-untyped-def]
-    """out[i] = the float16 row index[i], decoded; `table_EF` holds bits."""
-    n = index_n.shape[0]
-    for block in numba.prange((n + ROWS - 1) // ROWS):
-        _float16_block(block * ROWS, min(n, block * ROWS + ROWS), table_EF, index_n, out_nF)
-
-
-@kernel(parallel=True)
-def gather_int8(table_EF, index_n, scale_F, offset_F, out_nF):  # type: ignore[no-untyped-def]
-    """out[i] = offset + scale * the row index[i]."""
-    n = index_n.shape[0]
-    for block in numba.prange((n + ROWS - 1) // ROWS):
-        _int8_block(
-            block * ROWS, min(n, block * ROWS + ROWS), table_EF, index_n, scale_F, offset_F, out_nF
-        )
+    in_blocks(_bfloat16_block, n, ROWS, (table_EF, index_n, out_nF))
 
 
 @kernel()
-def _quantize_block(first, last, value_nF, low_F, high_F, scale_F, offset_F, out_nF):  # type: ignore[no-untyped-def]
+def gather_float16(table_EF, index_n, out_nF):  # type: ignore[no-untyped-def]
+    """out[i] = the float16 row index[i], decoded; `table_EF` holds bits."""
+    n = index_n.shape[0]
+    in_blocks(_float16_block, n, ROWS, (table_EF, index_n, out_nF))
+
+
+@kernel()
+def gather_int8(table_EF, index_n, scale_F, offset_F, out_nF):  # type: ignore[no-untyped-def]
+    """out[i] = offset + scale * the row index[i]."""
+    n = index_n.shape[0]
+    in_blocks(_int8_block, n, ROWS, (table_EF, index_n, scale_F, offset_F, out_nF))
+
+
+@kernel(inner=True)
+def _quantize_block(  # type: ignore[no-untyped-def]
+    first, last, value_nF, low_F, high_F, scale_F, offset_F, out_nF, clipped_B
+):
     clipped = 0
     for i in range(first, last):
         for j in range(value_nF.shape[1]):
@@ -114,18 +111,16 @@ def _quantize_block(first, last, value_nF, low_F, high_F, scale_F, offset_F, out
             if scale_F[j] > 0:
                 code = np.rint((np.float64(x) - np.float64(offset_F[j])) / np.float64(scale_F[j]))
             out_nF[i, j] = np.int8(min(max(code, -128.0), 127.0))
-    return clipped
+    clipped_B[first // ROWS] = clipped
 
 
-@kernel(parallel=True)
+@kernel()
 def quantize(value_nF, low_F, high_F, scale_F, offset_F, out_nF):  # type: ignore[no-untyped-def]
     """The nearest int8 code of every value; returns how many lie outside [low, high]."""
     n = value_nF.shape[0]
-    blocks = (n + ROWS - 1) // ROWS
-    clipped_B = np.zeros(blocks, np.int64)
-    for block in numba.prange(blocks):
-        clipped_B[block] = _quantize_block(
-            block * ROWS, min(n, block * ROWS + ROWS), value_nF, low_F, high_F, scale_F, offset_F,
-            out_nF,
-        )  # fmt: skip
+    clipped_B = np.empty((n + ROWS - 1) // ROWS, np.int64)
+    in_blocks(
+        _quantize_block, n, ROWS,
+        (value_nF, low_F, high_F, scale_F, offset_F, out_nF, clipped_B),
+    )  # fmt: skip
     return clipped_B.sum()

@@ -9,9 +9,9 @@ Shape legend: E events, M entries, N nodes, C chunks, Z = 0 or E (no mask, or on
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 
 
@@ -55,19 +55,21 @@ def write_chunk(  # type: ignore[no-untyped-def]
             entry.neighbor = u
 
 
-@kernel(parallel=True)
+@kernel(inner=True)
+def _count_share(c, end, source_E, target_E, keep_Z, directed, cursor_CN, bad_C):  # type: ignore[no-untyped-def]
+    total, chunks = len(source_E), cursor_CN.shape[0]
+    bad_C[c] = count_chunk(
+        source_E, target_E, keep_Z, total * c // chunks, total * end // chunks, directed,
+        cursor_CN[c],
+    )  # fmt: skip
+
+
+@kernel()
 def count_entries(source_E, target_E, keep_Z, directed, cursor_CN):  # type: ignore[no-untyped-def]
     """`count_chunk` for every chunk; returns the first row with a bad node, or E."""
-    total = len(source_E)
-    chunks = cursor_CN.shape[0]
-    bad = total
-    for c in numba.prange(chunks):
-        found = count_chunk(
-            source_E, target_E, keep_Z, total * c // chunks, total * (c + 1) // chunks, directed,
-            cursor_CN[c],
-        )  # fmt: skip
-        bad = min(bad, found)
-    return bad
+    bad_C = np.empty(cursor_CN.shape[0], np.int64)
+    in_blocks(_count_share, len(bad_C), 1, (source_E, target_E, keep_Z, directed, cursor_CN, bad_C))
+    return bad_C.min()
 
 
 @kernel()
@@ -116,18 +118,26 @@ def counts_to_positions(cursor_CN, node_Z, indptr_N1):  # type: ignore[no-untype
     return largest
 
 
-@kernel(parallel=True)
+@kernel(inner=True)
+def _write_share(  # type: ignore[no-untyped-def]
+    c, end, source_E, target_E, time_E, keep_Z, directed, offset, cursor_CN, entries
+):
+    total, chunks = len(source_E), cursor_CN.shape[0]
+    write_chunk(
+        source_E, target_E, time_E, keep_Z, total * c // chunks, total * end // chunks,
+        directed, offset, cursor_CN[c], entries,
+    )  # fmt: skip
+
+
+@kernel()
 def write_entries(  # type: ignore[no-untyped-def]
     source_E, target_E, time_E, keep_Z, directed, offset, cursor_CN, entries
 ):
     """`write_chunk` for every chunk."""
-    total = len(source_E)
-    chunks = cursor_CN.shape[0]
-    for c in numba.prange(chunks):
-        write_chunk(
-            source_E, target_E, time_E, keep_Z, total * c // chunks, total * (c + 1) // chunks,
-            directed, offset, cursor_CN[c], entries,
-        )  # fmt: skip
+    in_blocks(
+        _write_share, cursor_CN.shape[0], 1,
+        (source_E, target_E, time_E, keep_Z, directed, offset, cursor_CN, entries),
+    )  # fmt: skip
 
 
 @kernel()
@@ -147,17 +157,20 @@ def first_unsorted(indptr_N1, entries, num_events, first, last):  # type: ignore
     return len(entries)
 
 
-@kernel(parallel=True)
+@kernel(inner=True)
+def _check_share(b, end, indptr_N1, entries, num_events, bad_B):  # type: ignore[no-untyped-def]
+    num_nodes, blocks = len(indptr_N1) - 1, len(bad_B)
+    bad_B[b] = first_unsorted(
+        indptr_N1, entries, num_events, num_nodes * b // blocks, num_nodes * end // blocks
+    )
+
+
+@kernel()
 def check_entries(indptr_N1, entries, num_events, blocks):  # type: ignore[no-untyped-def]
     """`first_unsorted` of all nodes, blocks of nodes side by side."""
-    num_nodes = len(indptr_N1) - 1
-    bad = len(entries)
-    for b in numba.prange(blocks):
-        found = first_unsorted(
-            indptr_N1, entries, num_events, num_nodes * b // blocks, num_nodes * (b + 1) // blocks
-        )
-        bad = min(bad, found)
-    return bad
+    bad_B = np.empty(blocks, np.int64)
+    in_blocks(_check_share, blocks, 1, (indptr_N1, entries, num_events, bad_B))
+    return bad_B.min()
 
 
 @kernel()
@@ -173,12 +186,16 @@ def join_nodes(indptr_N1, entries, old_N1, old, new_N1, new, first, last):  # ty
             at += 1
 
 
-@kernel(parallel=True)
+@kernel(inner=True)
+def _join_share(b, end, indptr_N1, entries, old_N1, old, new_N1, new, blocks):  # type: ignore[no-untyped-def]
+    num_nodes = len(indptr_N1) - 1
+    join_nodes(
+        indptr_N1, entries, old_N1, old, new_N1, new, num_nodes * b // blocks,
+        num_nodes * end // blocks,
+    )  # fmt: skip
+
+
+@kernel()
 def join_entries(indptr_N1, entries, old_N1, old, new_N1, new, blocks):  # type: ignore[no-untyped-def]
     """`join_nodes` of all nodes, blocks of nodes side by side."""
-    num_nodes = len(indptr_N1) - 1
-    for b in numba.prange(blocks):
-        join_nodes(
-            indptr_N1, entries, old_N1, old, new_N1, new,
-            num_nodes * b // blocks, num_nodes * (b + 1) // blocks,
-        )  # fmt: skip
+    in_blocks(_join_share, blocks, 1, (indptr_N1, entries, old_N1, old, new_N1, new, blocks))

@@ -58,7 +58,7 @@ def place_of(place_Z, node):  # type: ignore[no-untyped-def]
     return np.int64(place_Z[np.uintp(node)]) if len(place_Z) > 0 else np.int64(node)
 
 
-@kernel()
+@kernel(inner=True)
 def is_before(entry, limit, before_event):  # type: ignore[no-untyped-def]
     """Whether `entry` is history: the one rule behind every query.
 

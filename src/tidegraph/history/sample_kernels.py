@@ -10,9 +10,9 @@ all roots, or one for each), Z = 0 or S (nothing, or one for each).
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.history.kernels import (
     age,
@@ -54,7 +54,7 @@ WORTH_SORTING = 0.9
 """Share of different nodes from which on the order of the roots brings less than it costs."""
 
 
-@kernel()
+@kernel(inner=True)
 def first_bad_root(nodes_S, times_S, first, last, num_nodes, padding):  # type: ignore[no-untyped-def]
     """The first of roots `first..last-1` whose node or time cannot be looked up, or S."""
     for s in range(first, last):
@@ -65,7 +65,7 @@ def first_bad_root(nodes_S, times_S, first, last, num_nodes, padding):  # type: 
     return len(nodes_S)
 
 
-@kernel()
+@kernel(inner=True)
 def sort_roots(nodes_S, place_Z, first, num_nodes, order_W):  # type: ignore[no-untyped-def]
     """Roots `first..first+W-1` in the order of their slices, ties in the given order.
 
@@ -107,7 +107,7 @@ def sort_roots(nodes_S, place_Z, first, num_nodes, order_W):  # type: ignore[no-
     return different
 
 
-@kernel()
+@kernel(inner=True)
 def find_slices(indptr_N1, place_Z, nodes_S, root_W, lo_W, hi_W):  # type: ignore[no-untyped-def]
     """Where the entries of the roots' nodes lie; a padding root gets an empty slice."""
     for w in range(len(root_W)):
@@ -120,7 +120,7 @@ def find_slices(indptr_N1, place_Z, nodes_S, root_W, lo_W, hi_W):  # type: ignor
             hi_W[w] = indptr_N1[np.uintp(place + 1)]
 
 
-@kernel()
+@kernel(inner=True)
 def search_in_lockstep(entries, limit_W, before_W, end_W, left_W, active_W, active):  # type: ignore[no-untyped-def]
     """Binary searches of a tile, one step of each per round, without data-dependent branches.
 
@@ -145,7 +145,7 @@ def search_in_lockstep(entries, limit_W, before_W, end_W, left_W, active_W, acti
         active = still
 
 
-@kernel()
+@kernel(inner=True)
 def search_listed(  # type: ignore[no-untyped-def]
     entries, coarse, lo_W, hi_W, limit_W, before_W, end_W, left_W, active_W, list_W, listed
 ):
@@ -181,7 +181,7 @@ def search_listed(  # type: ignore[no-untyped-def]
     search_in_lockstep(entries, limit_W, before_W, end_W, left_W, active_W, active)
 
 
-@kernel()
+@kernel(inner=True)
 def find_near(entries, lo, hi, limit, before, near):  # type: ignore[no-untyped-def]
     """The end of the eligible entries in `[lo, hi)` if it is within `PITCH` of `near`, or -1."""
     end = near
@@ -197,7 +197,7 @@ def find_near(entries, lo, hi, limit, before, near):  # type: ignore[no-untyped-
     return end if (end > stop) | (stop == lo) else -1
 
 
-@kernel()
+@kernel(inner=True)
 def find_ends(entries, coarse, lo_W, hi_W, limit_W, before_W, end_W):  # type: ignore[no-untyped-def]
     """Per root of a tile, where its eligible entries end.
 
@@ -259,7 +259,7 @@ def choose(pick_K, k, available, root_key):  # type: ignore[no-untyped-def]
             pick_K[place] = value
 
 
-@kernel()
+@kernel(inner=True)
 def search_tile(  # type: ignore[no-untyped-def]
     indptr_N1, place_Z, entries, coarse, nodes_S, times_S, before_X, root_W, inclusive, lo_W, end_W
 ):
@@ -277,7 +277,7 @@ def search_tile(  # type: ignore[no-untyped-def]
     find_ends(entries, coarse, lo_W, hi_W, limit_W, before_W, end_W)
 
 
-@kernel()
+@kernel(inner=True)
 def write_rows(  # type: ignore[no-untyped-def]
     entries, times_S, slot_Z, first, lo_W, end_W, k, window, mode, key,
     neighbor_SK, event_SK, delta_SK, time_SK, count_S,
@@ -329,7 +329,7 @@ def write_rows(  # type: ignore[no-untyped-def]
                 time_SK[np.uintp(s), np.uintp(j)] = 0
 
 
-@kernel()
+@kernel(inner=True)
 def write_slot(entry, time, s, j, neighbor_SK, event_SK, delta_SK):  # type: ignore[no-untyped-def]
     """One neighbour into slot j of root s. The difference is exact before it becomes float32.
 
@@ -341,7 +341,7 @@ def write_slot(entry, time, s, j, neighbor_SK, event_SK, delta_SK):  # type: ign
     delta_SK[row, slot] = np.float32(age(time, entry.time))
 
 
-@kernel()
+@kernel(inner=True)
 def search_sorted(  # type: ignore[no-untyped-def]
     indptr_N1, place_Z, entries, coarse, nodes_S, times_S, before_X, first, order_W, inclusive,
     lo_W, end_W,
@@ -413,21 +413,31 @@ def sample_block(  # type: ignore[no-untyped-def]
     return len(nodes_S)
 
 
-@kernel(parallel=True)
+@kernel(inner=True)
+def _sample_share(  # type: ignore[no-untyped-def]
+    block, _, size, bad_B, indptr_N1, place_Z, entries, coarse, nodes_S, times_S, before_X, slot_Z,
+    k, window, mode, key, neighbor_SK, event_SK, delta_SK, time_SK, count_S,
+):  # fmt: skip
+    total = len(nodes_S)
+    first = min(block * size, total)
+    bad_B[block] = sample_block(
+        indptr_N1, place_Z, entries, coarse, nodes_S, times_S, before_X, slot_Z, first,
+        min(first + size, total), k, window, mode, key, neighbor_SK, event_SK, delta_SK, time_SK,
+        count_S,
+    )  # fmt: skip
+
+
+@kernel()
 def sample_parallel(  # type: ignore[no-untyped-def]
     blocks, indptr_N1, place_Z, entries, coarse, nodes_S, times_S, before_X, slot_Z, k, window,
     mode, key, neighbor_SK, event_SK, delta_SK, time_SK, count_S,
 ):  # fmt: skip
     """`sample_block` over all roots in `blocks` blocks; returns the first bad root, or S."""
-    total = len(nodes_S)
-    size = (total + blocks - 1) // blocks
-    bad = total
-    for b in numba.prange(blocks):
-        first = min(b * size, total)
-        last = min(first + size, total)
-        found = sample_block(
-            indptr_N1, place_Z, entries, coarse, nodes_S, times_S, before_X, slot_Z, first, last, k,
-            window, mode, key, neighbor_SK, event_SK, delta_SK, time_SK, count_S,
-        )  # fmt: skip
-        bad = min(bad, found)
-    return bad
+    bad_B = np.empty(blocks, np.int64)
+    in_blocks(
+        _sample_share, blocks, 1,
+        ((len(nodes_S) + blocks - 1) // blocks, bad_B, indptr_N1, place_Z, entries, coarse, nodes_S,
+         times_S, before_X, slot_Z, k, window, mode, key, neighbor_SK, event_SK, delta_SK, time_SK,
+         count_S),
+    )  # fmt: skip
+    return bad_B.min()

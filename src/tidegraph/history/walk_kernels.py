@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.history.kernels import age, below, count_before, first_within, place_of
 from tidegraph.keys import random_bits
@@ -28,7 +28,7 @@ def _uniform(key, slot):  # type: ignore[no-untyped-def]
     return np.float64(random_bits(key, slot) >> np.uint64(11)) * _UNIT
 
 
-@kernel()
+@kernel(inner=True)
 def _by_weight(entries, low, end, bias, share):  # type: ignore[no-untyped-def]
     """The entry at `share` (0 to 1) of all weights exp(-bias age), counted from the latest back.
 
@@ -54,7 +54,7 @@ def _by_weight(entries, low, end, bias, share):  # type: ignore[no-untyped-def]
     return position
 
 
-@kernel()
+@kernel(inner=True)
 def draw_entry(entries, low, end, bias, key, slot):  # type: ignore[no-untyped-def]
     """One of entries[low:end] with probability proportional to exp(-bias age).
 
@@ -101,7 +101,7 @@ def _walk(  # type: ignore[no-untyped-def]
             before = np.int64(entry.event)
 
 
-@kernel()
+@kernel(inner=True)
 def _walk_block(  # type: ignore[no-untyped-def]
     first, last, indptr_N1, place_Z, entries, node_S, time_S, before_X, inclusive, bias, key,
     slot_S, node_SML, event_SML, delta_SML,
@@ -118,34 +118,43 @@ def _walk_block(  # type: ignore[no-untyped-def]
             )  # fmt: skip
 
 
-@kernel(parallel=True)
+@kernel()
 def walks(  # type: ignore[no-untyped-def]
     indptr_N1, place_Z, entries, node_S, time_S, before_X, inclusive, bias, key, slot_S,
     node_SML, event_SML, delta_SML,
 ):  # fmt: skip
     """M walks of L steps from each root, each step to an event strictly before the last one's."""
     S = node_S.shape[0]
-    for block in numba.prange((S + _BLOCK - 1) // _BLOCK):
-        _walk_block(
-            block * _BLOCK, min(S, block * _BLOCK + _BLOCK), indptr_N1, place_Z, entries, node_S,
-            time_S, before_X, inclusive, bias, key, slot_S, node_SML, event_SML, delta_SML,
-        )  # fmt: skip
+    in_blocks(
+        _walk_block, S, _BLOCK,
+        (indptr_N1, place_Z, entries, node_S, time_S, before_X, inclusive, bias, key, slot_S,
+         node_SML, event_SML, delta_SML),
+    )  # fmt: skip
 
 
-@kernel(parallel=True)
+@kernel(inner=True)
+def _window_block(  # type: ignore[no-untyped-def]
+    first, last, indptr_N1, place_Z, entries, node_S, time_S, before_X, inclusive, window, low_S,
+    end_S,
+):  # fmt: skip
+    for s in range(first, last):
+        before = before_X[s] if len(before_X) > 1 else before_X[0]
+        place = place_of(place_Z, np.int64(node_S[s]))
+        low, high = indptr_N1[place], indptr_N1[place + 1]
+        end = count_before(entries, low, high, time_S[s], np.int64(before), inclusive)
+        low_S[s] = first_within(entries, low, end, time_S[s], window)
+        end_S[s] = end
+
+
+@kernel()
 def find_windows(  # type: ignore[no-untyped-def]
     indptr_N1, place_Z, entries, node_S, time_S, before_X, inclusive, window, low_S, end_S
 ):
     """For each root the entries [low, end) of the last `window` time units before its time."""
-    S = node_S.shape[0]
-    for block in numba.prange((S + _BLOCK - 1) // _BLOCK):
-        for s in range(block * _BLOCK, min(S, block * _BLOCK + _BLOCK)):
-            before = before_X[s] if len(before_X) > 1 else before_X[0]
-            place = place_of(place_Z, np.int64(node_S[s]))
-            low, high = indptr_N1[place], indptr_N1[place + 1]
-            end = count_before(entries, low, high, time_S[s], np.int64(before), inclusive)
-            low_S[s] = first_within(entries, low, end, time_S[s], window)
-            end_S[s] = end
+    in_blocks(
+        _window_block, node_S.shape[0], _BLOCK,
+        (indptr_N1, place_Z, entries, node_S, time_S, before_X, inclusive, window, low_S, end_S),
+    )  # fmt: skip
 
 
 @kernel()

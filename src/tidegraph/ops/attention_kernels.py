@@ -10,9 +10,9 @@ T time-code width, W = D + F + T, X = W padded, H heads, B blocks.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.elementary import exponential
 from tidegraph.ops.feature_rows import load_features
@@ -23,7 +23,7 @@ BLOCK = 16
 """Seeds (or table rows) per block."""
 
 
-@kernel()
+@kernel(inner=True)
 def _load_rows(  # type: ignore[no-untyped-def]
     row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
     turns_4X, limits, weight_T, bias_T,
@@ -56,7 +56,7 @@ def softmax(score_HK, count):  # type: ignore[no-untyped-def]
             score_HK[h, i] /= total
 
 
-@kernel()
+@kernel(inner=True)
 def weigh(score_HK, count, s, keep_SKH, attention_SKH):  # type: ignore[no-untyped-def]
     """In place, over the first `count` slots of each head: softmax weights, after dropout.
 
@@ -73,7 +73,7 @@ def weigh(score_HK, count, s, keep_SKH, attention_SKH):  # type: ignore[no-untyp
                 score_HK[h, i] *= keep_SKH[s, i, h]
 
 
-@kernel()
+@kernel(inner=True)
 def _forward_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, sum_HSW,
@@ -104,7 +104,7 @@ def _forward_block(  # type: ignore[no-untyped-def]
                 sum_HSW[h, s, j] = sum_HX[h, j]
 
 
-@kernel(parallel=True)
+@kernel()
 def attention_forward(  # type: ignore[no-untyped-def]
     query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, sum_HSW,
@@ -114,16 +114,14 @@ def attention_forward(  # type: ignore[no-untyped-def]
     `keep_SKH` of shape [0, 0, 0] means no dropout; otherwise it multiplies the weights.
     """
     S = count_S.shape[0]
-    blocks = (S + BLOCK - 1) // BLOCK
-    for block in numba.prange(blocks):
-        _forward_block(
-            block * BLOCK, min(S, block * BLOCK + BLOCK), query_HSW, table_RD, neighbor_SK,
-            event_SK, delta_SK, count_S, features_EF, weight_T, bias_T, keep_SKH,
-            attention_SKH, sum_HSW,
-        )  # fmt: skip
+    in_blocks(
+        _forward_block, S, BLOCK,
+        (query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, weight_T,
+         bias_T, keep_SKH, attention_SKH, sum_HSW),
+    )  # fmt: skip
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _time_gradient(  # type: ignore[no-untyped-def]
     s, count, start, delta_SK, turns_4X, limits, weight_T, bias_T, query_HSW, grad_HX,
     attention_SKH, keep_SKH, score_HK, slope_1X, grad_weight_T, grad_bias_T,
@@ -146,7 +144,7 @@ def _time_gradient(  # type: ignore[no-untyped-def]
                 grad_weight_T[j] += step * d
 
 
-@kernel()
+@kernel(inner=True)
 def score_slope(attention_SKH, s, score_HK, count, grad_score_SKH):  # type: ignore[no-untyped-def]
     """In place, from gradients of the weights to gradients of the scores: a_i (v_i - sum a_j v_j).
 
@@ -171,12 +169,13 @@ def score_slope(attention_SKH, s, score_HK, count, grad_score_SKH):  # type: ign
             grad_score_SKH[s, i, h] = score_HK[h, i] if i < count else 0
 
 
-@kernel()
+@kernel(inner=True)
 def _backward_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, grad_sum_HSW,
-    grad_query_HSW, grad_score_SKH, grad_weight_T, grad_bias_T,
+    grad_query_HSW, grad_score_SKH, grad_weight_BT, grad_bias_BT,
 ):  # fmt: skip
+    grad_weight_T, grad_bias_T = grad_weight_BT[first // BLOCK], grad_bias_BT[first // BLOCK]
     H, _, W = query_HSW.shape
     K = neighbor_SK.shape[1]
     X = padded(W)
@@ -218,7 +217,7 @@ def _backward_block(  # type: ignore[no-untyped-def]
             )  # fmt: skip
 
 
-@kernel(parallel=True)
+@kernel()
 def attention_backward(  # type: ignore[no-untyped-def]
     query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, grad_sum_HSW,
@@ -229,17 +228,15 @@ def attention_backward(  # type: ignore[no-untyped-def]
     `grad_weight_BT` and `grad_bias_BT` of width 0 mean a fixed time code.
     """
     S = count_S.shape[0]
-    blocks = (S + BLOCK - 1) // BLOCK
-    for block in numba.prange(blocks):
-        _backward_block(
-            block * BLOCK, min(S, block * BLOCK + BLOCK), query_HSW, table_RD, neighbor_SK,
-            event_SK, delta_SK, count_S, features_EF, weight_T, bias_T, keep_SKH,
-            attention_SKH, grad_sum_HSW, grad_query_HSW, grad_score_SKH,
-            grad_weight_BT[block], grad_bias_BT[block],
-        )  # fmt: skip
+    in_blocks(
+        _backward_block, S, BLOCK,
+        (query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, weight_T,
+         bias_T, keep_SKH, attention_SKH, grad_sum_HSW, grad_query_HSW, grad_score_SKH,
+         grad_weight_BT, grad_bias_BT),
+    )  # fmt: skip
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _table_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH,
     indptr_R1, slot_M, grad_table_RD,
@@ -278,22 +275,21 @@ def _table_block(  # type: ignore[no-untyped-def]
                     grad_table_RD[r, j] += c * query_HSW[h, s, j] + a * grad_sum_HSW[h, s, j]
 
 
-@kernel(parallel=True)
+@kernel()
 def attention_backward_table(  # type: ignore[no-untyped-def]
     query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH,
     indptr_R1, slot_M, grad_table_RD,
 ):  # fmt: skip
     """Gradient by table row: a gather over the slots that use the row, in slot order."""
     R = grad_table_RD.shape[0]
-    blocks = (R + BLOCK - 1) // BLOCK
-    for block in numba.prange(blocks):
-        _table_block(
-            block * BLOCK, min(R, block * BLOCK + BLOCK), query_HSW, grad_sum_HSW,
-            attention_SKH, keep_SKH, grad_score_SKH, indptr_R1, slot_M, grad_table_RD,
-        )  # fmt: skip
+    in_blocks(
+        _table_block, R, BLOCK,
+        (query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1, slot_M,
+         grad_table_RD),
+    )  # fmt: skip
 
 
-@kernel()
+@kernel(inner=True)
 def _gather_sum_block(first, last, grad_SD, indptr_R1, slot_M, add, out_RD):  # type: ignore[no-untyped-def]
     D = out_RD.shape[1]
     for r in range(first, last):
@@ -306,23 +302,21 @@ def _gather_sum_block(first, last, grad_SD, indptr_R1, slot_M, add, out_RD):  # 
                 out_RD[r, j] += grad_SD[s, j]
 
 
-@kernel(parallel=True)
+@kernel()
 def gather_sum(grad_SD, indptr_R1, slot_M, add, out_RD):  # type: ignore[no-untyped-def]
     """out[r] = (out[r] if `add`) + sum of grad[s] over the slots s using row r, in slot order."""
     R = out_RD.shape[0]
-    blocks = (R + BLOCK - 1) // BLOCK
-    for block in numba.prange(blocks):
-        _gather_sum_block(
-            block * BLOCK, min(R, block * BLOCK + BLOCK), grad_SD, indptr_R1, slot_M, add, out_RD
-        )
+    in_blocks(_gather_sum_block, R, BLOCK, (grad_SD, indptr_R1, slot_M, add, out_RD))
 
 
-@kernel(parallel=True)
+@kernel(inner=True)
+def _gather_block(first, last, table_RD, row_S, out_SD):  # type: ignore[no-untyped-def]
+    for s in range(first, last):
+        for j in range(table_RD.shape[1]):
+            out_SD[s, j] = table_RD[row_S[s], j]
+
+
+@kernel()
 def gather_into(table_RD, row_S, out_SD):  # type: ignore[no-untyped-def]
     """out[s] = table[row[s]]; `out` may be some columns of a wider matrix."""
-    S = row_S.shape[0]
-    blocks = (S + BLOCK - 1) // BLOCK
-    for block in numba.prange(blocks):
-        for s in range(block * BLOCK, min(S, block * BLOCK + BLOCK)):
-            for j in range(table_RD.shape[1]):
-                out_SD[s, j] = table_RD[row_S[s], j]
+    in_blocks(_gather_block, row_S.shape[0], BLOCK, (table_RD, row_S, out_SD))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.keys import random_bits
 
@@ -22,22 +22,19 @@ def _kept(key, slot, threshold):  # type: ignore[no-untyped-def]
     return (bits & np.uint64(0xFFFFFFFF)) >= threshold
 
 
-@kernel()
+@kernel(inner=True)
 def _fill_block(first, last, key, threshold, scale, out):  # type: ignore[no-untyped-def]
     zero = out.dtype.type(0)
     for slot in range(first, last):
         out[slot] = scale if _kept(key, slot, threshold) else zero
 
 
-@kernel(parallel=True)
-def _fill_mask(key, threshold, scale, out):  # type: ignore[no-untyped-def]
-    blocks = (out.shape[0] + _CHUNK - 1) // _CHUNK
-    for block in numba.prange(blocks):
-        first = block * _CHUNK
-        _fill_block(first, min(out.shape[0], first + _CHUNK), key, threshold, scale, out)
-
-
 @kernel()
+def _fill_mask(key, threshold, scale, out):  # type: ignore[no-untyped-def]
+    in_blocks(_fill_block, out.shape[0], _CHUNK, (key, threshold, scale, out))
+
+
+@kernel(inner=True)
 def _relu_block(first, last, key, threshold, scale, x):  # type: ignore[no-untyped-def]
     zero = x.dtype.type(0)
     if threshold == 0:
@@ -50,20 +47,22 @@ def _relu_block(first, last, key, threshold, scale, x):  # type: ignore[no-untyp
         x[slot] = max(x[slot], zero) * factor
 
 
-@kernel(parallel=True)
+@kernel()
 def _relu_dropout(key, threshold, scale, x):  # type: ignore[no-untyped-def]
-    blocks = (x.shape[0] + _CHUNK - 1) // _CHUNK
-    for block in numba.prange(blocks):
-        first = block * _CHUNK
-        _relu_block(first, min(x.shape[0], first + _CHUNK), key, threshold, scale, x)
+    in_blocks(_relu_block, x.shape[0], _CHUNK, (key, threshold, scale, x))
 
 
-@kernel(parallel=True)
+@kernel(inner=True)
+def _slope_block(first, last, grad, result, scale):  # type: ignore[no-untyped-def]
+    zero = grad.dtype.type(0)
+    for i in range(first, last):
+        grad[i] = grad[i] * scale if result[i] > zero else zero
+
+
+@kernel()
 def _relu_slope(grad, result, scale):  # type: ignore[no-untyped-def]
     """grad = grad * scale where result > 0, else 0."""
-    zero = grad.dtype.type(0)
-    for i in numba.prange(grad.shape[0]):
-        grad[i] = grad[i] * scale if result[i] > zero else zero
+    in_blocks(_slope_block, grad.shape[0], _CHUNK, (grad, result, scale))
 
 
 def relu_dropout_(x: Tensor, key: int, probability: float) -> Tensor:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.batches.prepared import Uses
 from tidegraph.ops import attention_kernels, functions
@@ -25,7 +25,7 @@ from tidegraph.ops.products import product
 _BLOCK = 16  # events per block
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _score_block(first, last, source_BD, target_XD, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
     B, D = source_BD.shape
     C = logit_BX.shape[1] - 1
@@ -39,20 +39,17 @@ def _score_block(first, last, source_BD, target_XD, output_D, bias, logit_BX):  
             logit_BX[b, c] = total
 
 
-@kernel(parallel=True)
+@kernel()
 def score(source_BD, target_XD, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
     """logit[b, c] = output . relu(source[b] + target[row of candidate c]) + bias.
 
     Rows of `target`: the B true targets, then the negatives, event by event.
     """
     B = source_BD.shape[0]
-    blocks = (B + _BLOCK - 1) // _BLOCK
-    for block in numba.prange(blocks):
-        first = block * _BLOCK
-        _score_block(first, min(B, first + _BLOCK), source_BD, target_XD, output_D, bias, logit_BX)
+    in_blocks(_score_block, B, _BLOCK, (source_BD, target_XD, output_D, bias, logit_BX))
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _score_seeds_block(first, last, source_BD, seed_SD, seed_X, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
     B, D = source_BD.shape
     C = logit_BX.shape[1] - 1
@@ -66,23 +63,19 @@ def _score_seeds_block(first, last, source_BD, seed_SD, seed_X, output_D, bias, 
             logit_BX[b, c] = total
 
 
-@kernel(parallel=True)
+@kernel()
 def score_seeds(source_BD, seed_SD, seed_X, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
     """As `score`, each candidate's row of `seed_SD` named by `seed_X`."""
     B = source_BD.shape[0]
-    blocks = (B + _BLOCK - 1) // _BLOCK
-    for block in numba.prange(blocks):
-        first = block * _BLOCK
-        _score_seeds_block(
-            first, min(B, first + _BLOCK), source_BD, seed_SD, seed_X, output_D, bias, logit_BX
-        )
+    in_blocks(_score_seeds_block, B, _BLOCK, (source_BD, seed_SD, seed_X, output_D, bias, logit_BX))
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _score_backward_block(  # type: ignore[no-untyped-def]
     first, last, source_BD, target_XD, output_D, grad_BX, grad_source_BD, grad_target_XD,
-    grad_output_D,
+    grad_output_GD,
 ):  # fmt: skip
+    grad_output_D = grad_output_GD[first // _BLOCK]
     B, D = source_BD.shape
     C = grad_BX.shape[1] - 1
     zero = output_D.dtype.type(0)
@@ -102,19 +95,16 @@ def _score_backward_block(  # type: ignore[no-untyped-def]
                 grad_output_D[j] += grad * max(hidden, zero)
 
 
-@kernel(parallel=True)
+@kernel()
 def score_backward(  # type: ignore[no-untyped-def]
     source_BD, target_XD, output_D, grad_BX, grad_source_BD, grad_target_XD, grad_output_GD
 ):
     """Gradients of both rows of each pair, and of `output`, one row a block."""
     B = source_BD.shape[0]
-    blocks = (B + _BLOCK - 1) // _BLOCK
-    for block in numba.prange(blocks):
-        first = block * _BLOCK
-        _score_backward_block(
-            first, min(B, first + _BLOCK), source_BD, target_XD, output_D, grad_BX,
-            grad_source_BD, grad_target_XD, grad_output_GD[block],
-        )  # fmt: skip
+    in_blocks(
+        _score_backward_block, B, _BLOCK,
+        (source_BD, target_XD, output_D, grad_BX, grad_source_BD, grad_target_XD, grad_output_GD),
+    )  # fmt: skip
 
 
 class _LinkScores(torch.autograd.Function):

@@ -9,9 +9,9 @@ T time-code width.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK
 from tidegraph.ops.elementary import sigmoid, tanh
@@ -20,7 +20,7 @@ from tidegraph.ops.row_kernels import load_row
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _inputs_block(  # type: ignore[no-untyped-def]
     first, last, memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L,
     features_EF, weight_T, bias_T, input_MI,
@@ -55,25 +55,25 @@ def _inputs_block(  # type: ignore[no-untyped-def]
                 code_T[j] += scale * one_1T[0, j]
 
 
-@kernel(parallel=True)
+@kernel()
 def build_inputs(  # type: ignore[no-untyped-def]
     memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L,
     features_EF, weight_T, bias_T, input_MI,
 ):  # fmt: skip
     """input[m] = [own memory ; partner's memory ; mean event features ; mean time code]."""
     M = row_M.shape[0]
-    blocks = (M + BLOCK - 1) // BLOCK
-    for block in numba.prange(blocks):
-        _inputs_block(
-            block * BLOCK, min(M, block * BLOCK + BLOCK), memory_UD, partner_UD, row_M,
-            indptr_M1, event_L, delta_L, features_EF, weight_T, bias_T, input_MI,
-        )  # fmt: skip
+    in_blocks(
+        _inputs_block, M, BLOCK,
+        (memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF, weight_T, bias_T,
+         input_MI),
+    )  # fmt: skip
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _time_gradient_block(  # type: ignore[no-untyped-def]
-    first, last, grad_code_MT, indptr_M1, delta_L, weight_T, bias_T, grad_weight_T, grad_bias_T
+    first, last, grad_code_MT, indptr_M1, delta_L, weight_T, bias_T, grad_weight_BT, grad_bias_BT
 ):
+    grad_weight_T, grad_bias_T = grad_weight_BT[first // BLOCK], grad_bias_BT[first // BLOCK]
     T = weight_T.shape[0]
     slope_1T = np.empty((1, T), grad_code_MT.dtype)
     turns_4T = np.empty((4, T), np.float32)
@@ -91,21 +91,19 @@ def _time_gradient_block(  # type: ignore[no-untyped-def]
                 grad_weight_T[j] += step * d
 
 
-@kernel(parallel=True)
+@kernel()
 def time_gradient(  # type: ignore[no-untyped-def]
     grad_code_MT, indptr_M1, delta_L, weight_T, bias_T, grad_weight_BT, grad_bias_BT
 ):
     """Gradients of the time code's parameters, one float64 row a block."""
     M = grad_code_MT.shape[0]
-    blocks = (M + BLOCK - 1) // BLOCK
-    for block in numba.prange(blocks):
-        _time_gradient_block(
-            block * BLOCK, min(M, block * BLOCK + BLOCK), grad_code_MT, indptr_M1, delta_L,
-            weight_T, bias_T, grad_weight_BT[block], grad_bias_BT[block],
-        )  # fmt: skip
+    in_blocks(
+        _time_gradient_block, M, BLOCK,
+        (grad_code_MT, indptr_M1, delta_L, weight_T, bias_T, grad_weight_BT, grad_bias_BT),
+    )  # fmt: skip
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _gru_forward_block(first, last, gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[no-untyped-def]
     D = np.uintp(memory_UD.shape[1])
     for m in range(first, last):
@@ -119,23 +117,19 @@ def _gru_forward_block(first, last, gate_MG, hidden_MD, memory_UD, row_M, out_UD
             out_UD[row, j] = n + z * (memory_UD[row, j] - n)
 
 
-@kernel(parallel=True)
+@kernel()
 def gru_forward(gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[no-untyped-def]
     """GRU cell in place: `gate` holds [r | z | input part of n] before, the gates after."""
     M = row_M.shape[0]
-    blocks = (M + BLOCK - 1) // BLOCK
-    for block in numba.prange(blocks):
-        _gru_forward_block(
-            block * BLOCK, min(M, block * BLOCK + BLOCK), gate_MG, hidden_MD, memory_UD,
-            row_M, out_UD,
-        )  # fmt: skip
+    in_blocks(_gru_forward_block, M, BLOCK, (gate_MG, hidden_MD, memory_UD, row_M, out_UD))
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _gru_backward_block(  # type: ignore[no-untyped-def]
     first, last, gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD,
-    block, grad_bias_BA,
+    grad_bias_BA,
 ):  # fmt: skip
+    block = first // BLOCK
     D = np.uintp(memory_UD.shape[1])
     one = memory_UD.dtype.type(1)
     for a in range(grad_bias_BA.shape[1]):
@@ -160,7 +154,7 @@ def _gru_backward_block(  # type: ignore[no-untyped-def]
             grad_bias_BA[block, D + D + D + j] += grad_hidden
 
 
-@kernel(parallel=True)
+@kernel()
 def gru_backward(  # type: ignore[no-untyped-def]
     gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD, grad_bias_BA
 ):
@@ -169,9 +163,7 @@ def gru_backward(  # type: ignore[no-untyped-def]
     `grad_bias_BA` gets the columns' sums, one row a block: [reset, update, candidate, hidden].
     """
     M = row_M.shape[0]
-    blocks = (M + BLOCK - 1) // BLOCK
-    for block in numba.prange(blocks):
-        _gru_backward_block(
-            block * BLOCK, min(M, block * BLOCK + BLOCK), gate_MG, hidden_MD, memory_UD,
-            row_M, grad_UD, grad_gate_MG, grad_hidden_MD, block, grad_bias_BA,
-        )  # fmt: skip
+    in_blocks(
+        _gru_backward_block, M, BLOCK,
+        (gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD, grad_bias_BA),
+    )  # fmt: skip

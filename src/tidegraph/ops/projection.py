@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.batches.prepared import Seeds
 from tidegraph.ops import functions
@@ -22,24 +22,27 @@ from tidegraph.ops import functions
 _BLOCK = 64
 
 
-@kernel(parallel=True)
+@kernel(inner=True)
+def _project_block(first, last, memory_UD, row_S, time_S, weight_D, out_SD):  # type: ignore[no-untyped-def]
+    one = weight_D.dtype.type(1)
+    for s in range(first, last):
+        row, time = row_S[s], time_S[s]
+        for j in range(out_SD.shape[1]):
+            out_SD[s, j] = memory_UD[row, j] * (one + time * weight_D[j])
+
+
+@kernel()
 def project(memory_UD, row_S, time_S, weight_D, out_SD):  # type: ignore[no-untyped-def]
     """out[s] = (1 + weight time[s]) o memory[row[s]]."""
-    S, D = out_SD.shape
-    one = weight_D.dtype.type(1)
-    blocks = (S + _BLOCK - 1) // _BLOCK
-    for block in numba.prange(blocks):
-        for s in range(block * _BLOCK, min(S, block * _BLOCK + _BLOCK)):
-            row, time = row_S[s], time_S[s]
-            for j in range(D):
-                out_SD[s, j] = memory_UD[row, j] * (one + time * weight_D[j])
+    in_blocks(_project_block, out_SD.shape[0], _BLOCK, (memory_UD, row_S, time_S, weight_D, out_SD))
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _project_backward_block(  # type: ignore[no-untyped-def]
     first, last, memory_UD, time_S, weight_D, indptr_U1, seed_X, grad_SD, grad_memory_UD,
-    grad_weight_D,
+    grad_weight_BD,
 ):  # fmt: skip
+    grad_weight_D = grad_weight_BD[first // _BLOCK]
     D = weight_D.shape[0]
     one = weight_D.dtype.type(1)
     for j in range(D):
@@ -55,18 +58,16 @@ def _project_backward_block(  # type: ignore[no-untyped-def]
                 grad_weight_D[j] += np.float64(grad_SD[s, j] * time * memory_UD[u, j])
 
 
-@kernel(parallel=True)
+@kernel()
 def project_backward(  # type: ignore[no-untyped-def]
     memory_UD, time_S, weight_D, indptr_U1, seed_X, grad_SD, grad_memory_UD, grad_weight_BD
 ):
     """Gradient by memory row, a gather over its seeds; and of the weight, one row a block."""
     U = memory_UD.shape[0]
-    blocks = (U + _BLOCK - 1) // _BLOCK
-    for block in numba.prange(blocks):
-        _project_backward_block(
-            block * _BLOCK, min(U, block * _BLOCK + _BLOCK), memory_UD, time_S, weight_D,
-            indptr_U1, seed_X, grad_SD, grad_memory_UD, grad_weight_BD[block],
-        )  # fmt: skip
+    in_blocks(
+        _project_backward_block, U, _BLOCK,
+        (memory_UD, time_S, weight_D, indptr_U1, seed_X, grad_SD, grad_memory_UD, grad_weight_BD),
+    )  # fmt: skip
 
 
 class _TimeProjection(torch.autograd.Function):

@@ -30,7 +30,7 @@ def copy_row(out, row):  # type: ignore[no-untyped-def]
         out[j] = row[j]
 
 
-@kernel()
+@kernel(inner=True)
 def load_row(out_KX, i, start, table_RD, r):  # type: ignore[no-untyped-def]
     """out[i, start : start + D] = table[r]."""
     to, row, first = np.uintp(i), np.uintp(r), np.uintp(start)
@@ -39,7 +39,7 @@ def load_row(out_KX, i, start, table_RD, r):  # type: ignore[no-untyped-def]
         out_KX[to, first + j] = table_RD[row, j]
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _dots_2_2(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
     zero = query_HX.dtype.type(0)
     a, b, c, d = zero, zero, zero, zero
@@ -53,7 +53,7 @@ def _dots_2_2(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
     return a, b, c, d
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _dots_2_1(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
     zero = query_HX.dtype.type(0)
     a, b = zero, zero
@@ -64,7 +64,7 @@ def _dots_2_1(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
     return a, b
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _dots_1_1(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
     total = query_HX.dtype.type(0)
     for j in range(query_HX.shape[1]):
@@ -89,7 +89,7 @@ def dots(query_HX, row_KX, count, out_HK):  # type: ignore[no-untyped-def]
             out_HK[H - 1, i] = _dots_1_1(query_HX, H - 1, row_KX, i)
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _add_2_2(out_HX, h, weight_HK, row_KX, i):  # type: ignore[no-untyped-def]
     a, b = weight_HK[h, i], weight_HK[h, i + 1]
     c, d = weight_HK[h + 1, i], weight_HK[h + 1, i + 1]
@@ -99,14 +99,14 @@ def _add_2_2(out_HX, h, weight_HK, row_KX, i):  # type: ignore[no-untyped-def]
         out_HX[h + 1, j] += c * x + d * y
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _add_1_1(out_HX, h, weight_HK, row_KX, i):  # type: ignore[no-untyped-def]
     a = weight_HK[h, i]
     for j in range(out_HX.shape[1]):
         out_HX[h, j] += a * row_KX[i, j]
 
 
-@kernel()
+@kernel(inner=True)
 def weighted_sums(weight_HK, row_KX, count, out_HX):  # type: ignore[no-untyped-def]
     """out[h] = sum of weight[h, i] * row[i] over the first `count` rows."""
     H, X = out_HX.shape

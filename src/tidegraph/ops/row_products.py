@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -20,6 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 
 _ROWS = 6
@@ -184,7 +184,7 @@ turned: Any = _turned
 `vectors` times eight columns; all contiguous."""
 
 
-@kernel()
+@kernel(inner=True)
 def add_weighted_rows(weight_HK, h, count, row_KX, start, width, out_BX, b, first):  # type: ignore[no-untyped-def]
     """out[b, first + j] += sum over the first `count` slots of weight[h, i] * row[i, start + j].
 
@@ -222,7 +222,7 @@ def pack_columns(b_JK, packed):  # type: ignore[no-untyped-def]
                 at += 1
 
 
-@kernel()
+@kernel(inner=True)
 def multiply_rows(a_IJ, first, last, packed, out_IK, out_first, tile):  # type: ignore[no-untyped-def]
     """out[out_first + i - first] = a[i] @ b for the rows [first, last) of `a`.
 
@@ -257,8 +257,8 @@ def multiply_rows(a_IJ, first, last, packed, out_IK, out_first, tile):  # type: 
                         out_IK[out, column + k] = tile[r * _PANEL + k]
 
 
-@kernel()
-def _product_block(a_IJ, first, last, packed, bias_K, out_IK):  # type: ignore[no-untyped-def]
+@kernel(inner=True)
+def _product_block(first, last, a_IJ, packed, bias_K, out_IK):  # type: ignore[no-untyped-def]
     tile = np.empty(_ROWS * _PANEL, np.float32)
     multiply_rows(a_IJ, first, last, packed, out_IK, first, tile)
     if bias_K.shape[0] > 0:
@@ -267,13 +267,9 @@ def _product_block(a_IJ, first, last, packed, bias_K, out_IK):  # type: ignore[n
                 out_IK[i, k] += bias_K[k]
 
 
-@kernel(parallel=True)
+@kernel()
 def _product(a_IJ, packed, bias_K, out_IK):  # type: ignore[no-untyped-def]
-    I = a_IJ.shape[0]  # noqa: E741
-    blocks = (I + _BLOCK - 1) // _BLOCK
-    for block in numba.prange(blocks):
-        first = block * _BLOCK
-        _product_block(a_IJ, first, min(I, first + _BLOCK), packed, bias_K, out_IK)
+    in_blocks(_product_block, a_IJ.shape[0], _BLOCK, (a_IJ, packed, bias_K, out_IK))
 
 
 _NO_BIAS = np.empty(0, np.float32)

@@ -11,9 +11,9 @@ width, F event-feature width, T time-code width, W = D + F + T, Z = W padded.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.elementary import exponential
 from tidegraph.ops.feature_rows import load_features
@@ -79,8 +79,9 @@ def share_totals(part_X1, value_HP):  # type: ignore[no-untyped-def]
                 value_HP[h, p] = total
 
 
-@kernel()
-def _rescale_block(first_u, last_u, first_U1, part_U, factor_HP, weight_MH):  # type: ignore[no-untyped-def]
+@kernel(inner=True)
+def _rescale_block(block, _, block_B1, first_U1, part_U, factor_HP, weight_MH):  # type: ignore[no-untyped-def]
+    first_u, last_u = block_B1[block], block_B1[block + 1]
     for u in range(first_u, last_u):
         p = part_U[u]
         if p >= 0:
@@ -89,20 +90,22 @@ def _rescale_block(first_u, last_u, first_U1, part_U, factor_HP, weight_MH):  # 
                     weight_MH[m, h] *= factor_HP[h, p]
 
 
-@kernel(parallel=True)
+@kernel()
 def rescale(block_B1, first_U1, part_U, factor_HP, weight_MH):  # type: ignore[no-untyped-def]
     """Multiply the weights of split segments by their piece's factor."""
-    for block in numba.prange(block_B1.shape[0] - 1):
-        _rescale_block(block_B1[block], block_B1[block + 1], first_U1, part_U, factor_HP, weight_MH)
+    in_blocks(
+        _rescale_block, block_B1.shape[0] - 1, 1, (block_B1, first_U1, part_U, factor_HP, weight_MH)
+    )
 
 
 # ---------------------------------------------------------------- softmax
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _softmax_block(  # type: ignore[no-untyped-def]
-    first_u, last_u, first_U1, part_U, score_MH, weight_MH, largest_HP, total_HP
+    block, _, block_B1, first_U1, part_U, score_MH, weight_MH, largest_HP, total_HP
 ):
+    first_u, last_u = block_B1[block], block_B1[block + 1]
     for u in range(first_u, last_u):
         first, last, p = first_U1[u], first_U1[u + 1], part_U[u]
         for h in range(score_MH.shape[1]):
@@ -122,22 +125,22 @@ def _softmax_block(  # type: ignore[no-untyped-def]
                     weight_MH[m, h] /= total
 
 
-@kernel(parallel=True)
+@kernel()
 def softmax_forward(  # type: ignore[no-untyped-def]
     block_B1, first_U1, part_U, score_MH, weight_MH, largest_HP, total_HP
 ):
     """Softmax of whole segments; of split ones, each piece's own terms, largest and total."""
-    for block in numba.prange(block_B1.shape[0] - 1):
-        _softmax_block(
-            block_B1[block], block_B1[block + 1], first_U1, part_U, score_MH, weight_MH,
-            largest_HP, total_HP,
-        )  # fmt: skip
+    in_blocks(
+        _softmax_block, block_B1.shape[0] - 1, 1,
+        (block_B1, first_U1, part_U, score_MH, weight_MH, largest_HP, total_HP),
+    )  # fmt: skip
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _softmax_mean_block(  # type: ignore[no-untyped-def]
-    first_u, last_u, first_U1, part_U, weight_MH, grad_weight_MH, mean_HP, grad_score_MH
+    block, _, block_B1, first_U1, part_U, weight_MH, grad_weight_MH, mean_HP, grad_score_MH
 ):
+    first_u, last_u = block_B1[block], block_B1[block + 1]
     for u in range(first_u, last_u):
         first, last, p = first_U1[u], first_U1[u + 1], part_U[u]
         for h in range(weight_MH.shape[1]):
@@ -150,22 +153,22 @@ def _softmax_mean_block(  # type: ignore[no-untyped-def]
                 grad_score_MH[m, h] = weight_MH[m, h] * (grad_weight_MH[m, h] - mean)
 
 
-@kernel(parallel=True)
+@kernel()
 def softmax_backward(  # type: ignore[no-untyped-def]
     block_B1, first_U1, part_U, weight_MH, grad_weight_MH, mean_HP, grad_score_MH
 ):
     """Gradients of the scores of whole segments; of split ones, each piece's part of the mean."""
-    for block in numba.prange(block_B1.shape[0] - 1):
-        _softmax_mean_block(
-            block_B1[block], block_B1[block + 1], first_U1, part_U, weight_MH, grad_weight_MH,
-            mean_HP, grad_score_MH,
-        )  # fmt: skip
+    in_blocks(
+        _softmax_mean_block, block_B1.shape[0] - 1, 1,
+        (block_B1, first_U1, part_U, weight_MH, grad_weight_MH, mean_HP, grad_score_MH),
+    )  # fmt: skip
 
 
-@kernel()
+@kernel(inner=True)
 def _softmax_split_block(  # type: ignore[no-untyped-def]
-    first_u, last_u, first_U1, part_U, weight_MH, grad_weight_MH, mean_HP, grad_score_MH
+    block, _, block_B1, first_U1, part_U, weight_MH, grad_weight_MH, mean_HP, grad_score_MH
 ):
+    first_u, last_u = block_B1[block], block_B1[block + 1]
     for u in range(first_u, last_u):
         p = part_U[u]
         if p >= 0:
@@ -175,26 +178,26 @@ def _softmax_split_block(  # type: ignore[no-untyped-def]
                     grad_score_MH[m, h] = weight_MH[m, h] * step
 
 
-@kernel(parallel=True)
+@kernel()
 def softmax_backward_split(  # type: ignore[no-untyped-def]
     block_B1, first_U1, part_U, weight_MH, grad_weight_MH, mean_HP, grad_score_MH
 ):
     """Gradients of the scores of split segments, whose means are known now."""
-    for block in numba.prange(block_B1.shape[0] - 1):
-        _softmax_split_block(
-            block_B1[block], block_B1[block + 1], first_U1, part_U, weight_MH, grad_weight_MH,
-            mean_HP, grad_score_MH,
-        )  # fmt: skip
+    in_blocks(
+        _softmax_split_block, block_B1.shape[0] - 1, 1,
+        (block_B1, first_U1, part_U, weight_MH, grad_weight_MH, mean_HP, grad_score_MH),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- weighted sums
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _sum_block(  # type: ignore[no-untyped-def]
-    first_u, last_u, segment_U, first_U1, part_U, order_M, column_M, weight_MH,
+    block, _, block_B1, segment_U, first_U1, part_U, order_M, column_M, weight_MH,
     table_RGd, out_SGd, part_PGd,
 ):  # fmt: skip
+    first_u, last_u = block_B1[block], block_B1[block + 1]
     H = weight_MH.shape[1]
     shared_rows, shared_out = table_RGd.shape[1] == 1, out_SGd.shape[1] == 1
     ordered = order_M.shape[0] > 0
@@ -213,7 +216,7 @@ def _sum_block(  # type: ignore[no-untyped-def]
                 )
 
 
-@kernel(parallel=True)
+@kernel()
 def weighted_sum(  # type: ignore[no-untyped-def]
     block_B1, segment_U, first_U1, part_U, order_M, column_M, weight_MH,
     table_RGd, out_SGd, part_PGd,
@@ -223,17 +226,18 @@ def weighted_sum(  # type: ignore[no-untyped-def]
     Where the table has one head, all heads read it; where the result has one, they add up in it.
     `order_M` of length 0 means that edge i is the i-th; else the i-th is edge `order_M[i]`.
     """
-    for block in numba.prange(block_B1.shape[0] - 1):
-        _sum_block(
-            block_B1[block], block_B1[block + 1], segment_U, first_U1, part_U, order_M, column_M,
-            weight_MH, table_RGd, out_SGd, part_PGd,
-        )  # fmt: skip
+    in_blocks(
+        _sum_block, block_B1.shape[0] - 1, 1,
+        (block_B1, segment_U, first_U1, part_U, order_M, column_M, weight_MH, table_RGd, out_SGd,
+         part_PGd),
+    )  # fmt: skip
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _weight_gradient_block(  # type: ignore[no-untyped-def]
-    first_u, last_u, segment_U, first_U1, column_M, table_RGd, grad_SHd, grad_weight_MH
+    block, _, block_B1, segment_U, first_U1, column_M, table_RGd, grad_SHd, grad_weight_MH
 ):
+    first_u, last_u = block_B1[block], block_B1[block + 1]
     H = grad_SHd.shape[1]
     shared = table_RGd.shape[1] == 1
     for u in range(first_u, last_u):
@@ -244,22 +248,21 @@ def _weight_gradient_block(  # type: ignore[no-untyped-def]
                 grad_weight_MH[m, h] = _dot(grad_Hd[h], row_Gd[0 if shared else h])
 
 
-@kernel(parallel=True)
+@kernel()
 def weighted_sum_weight_gradient(  # type: ignore[no-untyped-def]
     block_B1, segment_U, first_U1, column_M, table_RGd, grad_SHd, grad_weight_MH
 ):
     """grad_weight[m, h] = grad[segment of m, h] . table[column[m], h]."""
-    for block in numba.prange(block_B1.shape[0] - 1):
-        _weight_gradient_block(
-            block_B1[block], block_B1[block + 1], segment_U, first_U1, column_M, table_RGd,
-            grad_SHd, grad_weight_MH,
-        )  # fmt: skip
+    in_blocks(
+        _weight_gradient_block, block_B1.shape[0] - 1, 1,
+        (block_B1, segment_U, first_U1, column_M, table_RGd, grad_SHd, grad_weight_MH),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- attention
 
 
-@kernel()
+@kernel(inner=True)
 def _load_rows(  # type: ignore[no-untyped-def]
     row_KZ, first, n, table_RD, neighbor_M, event_M, delta_M, features_EF,
     turns_4Z, limits, weight_T, bias_T,
@@ -275,12 +278,13 @@ def _load_rows(  # type: ignore[no-untyped-def]
         time_code(row_KZ, i, D + F, delta_M[m], turns_4Z, limits, weight_T, bias_T)
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _attend_block(  # type: ignore[no-untyped-def]
-    first_u, last_u, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M,
+    block, _, block_B1, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M,
     delta_M, features_EF, weight_T, bias_T, keep_MH, attention_MH, sum_HSW,
     largest_HP, total_HP, part_HPW,
 ):  # fmt: skip
+    first_u, last_u = block_B1[block], block_B1[block + 1]
     H, _, W = query_HSW.shape
     Z = padded(W)
     code_width = Z - table_RD.shape[1] - features_EF.shape[1]
@@ -323,22 +327,22 @@ def _attend_block(  # type: ignore[no-untyped-def]
             copy_row(part_HPW[h, p] if p >= 0 else sum_HSW[h, s], sum_Z[:W])
 
 
-@kernel(parallel=True)
+@kernel()
 def attention_forward(  # type: ignore[no-untyped-def]
     block_B1, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M, delta_M,
     features_EF, weight_T, bias_T, keep_MH, attention_MH, sum_HSW, largest_HP, total_HP, part_HPW,
 ):  # fmt: skip
     """Softmax weights (before dropout) and weighted sums of whole segments; of split ones, each
     piece's own. `keep_MH` of shape [0, 0] means no dropout."""
-    for block in numba.prange(block_B1.shape[0] - 1):
-        _attend_block(
-            block_B1[block], block_B1[block + 1], segment_U, first_U1, part_U, query_HSW,
-            table_RD, neighbor_M, event_M, delta_M, features_EF, weight_T, bias_T, keep_MH,
-            attention_MH, sum_HSW, largest_HP, total_HP, part_HPW,
-        )  # fmt: skip
+    in_blocks(
+        _attend_block, block_B1.shape[0] - 1, 1,
+        (block_B1, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M, delta_M,
+         features_EF, weight_T, bias_T, keep_MH, attention_MH, sum_HSW, largest_HP, total_HP,
+         part_HPW),
+    )  # fmt: skip
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _time_gradient(  # type: ignore[no-untyped-def]
     first, n, delta_M, turns_4Z, limits, weight_T, bias_T, query_HZ, grad_HZ, attention_MH,
     keep_MH, grad_score_MH, slope_1Z, grad_weight_T, grad_bias_T,
@@ -361,12 +365,13 @@ def _time_gradient(  # type: ignore[no-untyped-def]
                 grad_weight_T[j] += step * d
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _attend_backward_block(  # type: ignore[no-untyped-def]
-    first_u, last_u, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M,
+    block, _, block_B1, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M,
     delta_M, features_EF, weight_T, bias_T, keep_MH, attention_MH, sum_HSW, grad_sum_HSW,
     grad_query_HSW, grad_score_MH, part_HPW, grad_weight_T, grad_bias_T,
 ):  # fmt: skip
+    first_u, last_u = block_B1[block], block_B1[block + 1]
     H, _, W = query_HSW.shape
     Z = padded(W)
     code_width = Z - table_RD.shape[1] - features_EF.shape[1]
@@ -415,7 +420,7 @@ def _attend_backward_block(  # type: ignore[no-untyped-def]
             )  # fmt: skip
 
 
-@kernel(parallel=True)
+@kernel()
 def attention_backward(  # type: ignore[no-untyped-def]
     block_B1, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M, delta_M,
     features_EF, weight_T, bias_T, keep_MH, attention_MH, sum_HSW, grad_sum_HSW,
@@ -423,20 +428,20 @@ def attention_backward(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Gradients by segment: query (of split ones, each piece's part), scores; and of the time code,
     one float64 row a block, of width 0 where the code is fixed."""
-    for block in numba.prange(block_B1.shape[0] - 1):
-        _attend_backward_block(
-            block_B1[block], block_B1[block + 1], segment_U, first_U1, part_U, query_HSW,
-            table_RD, neighbor_M, event_M, delta_M, features_EF, weight_T, bias_T, keep_MH,
-            attention_MH, sum_HSW, grad_sum_HSW, grad_query_HSW, grad_score_MH, part_HPW,
-            grad_weight_BT[block], grad_bias_BT[block],
-        )  # fmt: skip
+    in_blocks(
+        _attend_backward_block, block_B1.shape[0] - 1, 1,
+        (block_B1, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M, delta_M,
+         features_EF, weight_T, bias_T, keep_MH, attention_MH, sum_HSW, grad_sum_HSW,
+         grad_query_HSW, grad_score_MH, part_HPW, grad_weight_BT, grad_bias_BT),
+    )  # fmt: skip
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _table_block(  # type: ignore[no-untyped-def]
-    first_u, last_u, row_U, first_U1, part_U, edge_M, segment_M, query_HSW, grad_sum_HSW,
+    block, _, block_B1, row_U, first_U1, part_U, edge_M, segment_M, query_HSW, grad_sum_HSW,
     attention_MH, keep_MH, grad_score_MH, grad_table_RD, part_PD,
 ):  # fmt: skip
+    first_u, last_u = block_B1[block], block_B1[block + 1]
     H = query_HSW.shape[0]
     D = grad_table_RD.shape[1]
     dropout = keep_MH.shape[0] > 0
@@ -458,14 +463,14 @@ def _table_block(  # type: ignore[no-untyped-def]
                     out[j] += score * query[j] + weight * grad[j]
 
 
-@kernel(parallel=True)
+@kernel()
 def attention_backward_table(  # type: ignore[no-untyped-def]
     block_B1, row_U, first_U1, part_U, edge_M, segment_M, query_HSW, grad_sum_HSW,
     attention_MH, keep_MH, grad_score_MH, grad_table_RD, part_PD,
 ):  # fmt: skip
     """Gradient by table row: a gather over the edges that use the row, cut like any segment."""
-    for block in numba.prange(block_B1.shape[0] - 1):
-        _table_block(
-            block_B1[block], block_B1[block + 1], row_U, first_U1, part_U, edge_M, segment_M,
-            query_HSW, grad_sum_HSW, attention_MH, keep_MH, grad_score_MH, grad_table_RD, part_PD,
-        )  # fmt: skip
+    in_blocks(
+        _table_block, block_B1.shape[0] - 1, 1,
+        (block_B1, row_U, first_U1, part_U, edge_M, segment_M, query_HSW, grad_sum_HSW,
+         attention_MH, keep_MH, grad_score_MH, grad_table_RD, part_PD),
+    )  # fmt: skip

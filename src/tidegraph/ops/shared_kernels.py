@@ -11,9 +11,9 @@ E embedding width, X padded width.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK, softmax
 from tidegraph.ops.feature_rows import load_features
@@ -32,7 +32,7 @@ def _mixed(value, part):  # type: ignore[no-untyped-def]
     return value ^ (value >> np.uint64(32))
 
 
-@kernel()
+@kernel(inner=True)
 def _same(s, q, self_S, neighbor_SK, event_SK, count_S):  # type: ignore[no-untyped-def]
     if self_S[s] != self_S[q] or count_S[s] != count_S[q]:
         return False
@@ -87,7 +87,7 @@ def used_slots(first_G, neighbor_SK, event_SK, count_S, neighbor_GK, event_GK): 
             event_GK[g, i] = event_SK[s, i] if used else -1
 
 
-@kernel()
+@kernel(inner=True)
 def _static_block(  # type: ignore[no-untyped-def]
     first, last, own_G, neighbor_GK, event_GK, query_AHW, table_RD, features_EF, score_GHK
 ):
@@ -109,21 +109,19 @@ def _static_block(  # type: ignore[no-untyped-def]
         dots(query_HX, row_KX, count, score_GHK[g])
 
 
-@kernel(parallel=True)
+@kernel()
 def static_scores(  # type: ignore[no-untyped-def]
     own_G, neighbor_GK, event_GK, query_AHW, table_RD, features_EF, score_GHK
 ):
     """score[g, h, i] = query . [table row ; event features] of slot i: all but the time code."""
     G = own_G.shape[0]
-    blocks = (G + BLOCK - 1) // BLOCK
-    for block in numba.prange(blocks):
-        _static_block(
-            block * BLOCK, min(G, block * BLOCK + BLOCK), own_G, neighbor_GK, event_GK,
-            query_AHW, table_RD, features_EF, score_GHK,
-        )  # fmt: skip
+    in_blocks(
+        _static_block, G, BLOCK,
+        (own_G, neighbor_GK, event_GK, query_AHW, table_RD, features_EF, score_GHK),
+    )  # fmt: skip
 
 
-@kernel()
+@kernel(inner=True)
 def _load_values(g, value_GK, feature_GK, value_VE, feature_NE, row_KE, width):  # type: ignore[no-untyped-def]
     """The group's slots as the merge layer's hidden units see them, all heads side by side."""
     for i in range(value_GK.shape[1]):
@@ -139,7 +137,7 @@ def _load_values(g, value_GK, feature_GK, value_VE, feature_NE, row_KE, width): 
     return value_GK.shape[1]
 
 
-@kernel()
+@kernel(inner=True)
 def _exact_gaps(s, delta_SK, count, gap_K):  # type: ignore[no-untyped-def]
     """Times between the slots' events and the last one's, where float32 holds them exactly.
 
@@ -157,7 +155,7 @@ def _exact_gaps(s, delta_SK, count, gap_K):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel()
+@kernel(inner=True)
 def _load_circles(  # type: ignore[no-untyped-def]
     gap_K, count, loaded_K, circle_KY, turns_4X, limits, weight_T, zero_T, scratch_2X
 ):
@@ -172,7 +170,7 @@ def _load_circles(  # type: ignore[no-untyped-def]
         loaded_K[i] = gap_K[i]
 
 
-@kernel()
+@kernel(inner=True)
 def _turn_queries(query_HX, zero_X, circle_1Y, turned_HY):  # type: ignore[no-untyped-def]
     """[query * cosine | -query * slope]: cos(x + y) = cos x cos y - sin x sin y."""
     X = np.int64(query_HX.shape[1])
@@ -191,7 +189,7 @@ def _weights(score_HK, static_GHK, g, count):  # type: ignore[no-untyped-def]
     softmax(score_HK, count)
 
 
-@kernel()
+@kernel(inner=True)
 def _turn_sums(sum_HY, circle_1Y, T, sums, b):  # type: ignore[no-untyped-def]
     H, X = sum_HY.shape[0], np.int64(sum_HY.shape[1] // 2)
     vectors = np.int64((T + 7) // 8)
@@ -201,7 +199,7 @@ def _turn_sums(sum_HY, circle_1Y, T, sums, b):  # type: ignore[no-untyped-def]
         turned(sum_HY, at, sum_HY, at + X, circle_1Y, X, sums, out, vectors)
 
 
-@kernel()
+@kernel(inner=True)
 def _embed_block(  # type: ignore[no-untyped-def]
     first, last, seed_X, group_S, delta_SK, own_G, value_GK, feature_GK, query_AHW, base_AE,
     score_GHK, value_VE, feature_NE, time_packed, weight_T, bias_T, hidden_SE,
@@ -274,7 +272,7 @@ def _embed_block(  # type: ignore[no-untyped-def]
             hidden_SE[s, j] = max(hidden_BP[b, j] + result_BE[b, j], zero)
 
 
-@kernel(parallel=True)
+@kernel()
 def embed_seeds(  # type: ignore[no-untyped-def]
     seed_X, group_S, delta_SK, own_G, value_GK, feature_GK, query_AHW, base_AE, score_GHK,
     value_VE, feature_NE, time_packed, weight_T, bias_T, hidden_SE,
@@ -290,10 +288,8 @@ def embed_seeds(  # type: ignore[no-untyped-def]
         time_packed: the same for the time code, [H T, E].
     """
     seeds = seed_X.shape[0]
-    blocks = (seeds + _SEEDS - 1) // _SEEDS
-    for block in numba.prange(blocks):
-        _embed_block(
-            block * _SEEDS, min(seeds, block * _SEEDS + _SEEDS), seed_X, group_S, delta_SK, own_G,
-            value_GK, feature_GK, query_AHW, base_AE, score_GHK, value_VE, feature_NE,
-            time_packed, weight_T, bias_T, hidden_SE,
-        )  # fmt: skip
+    in_blocks(
+        _embed_block, seeds, _SEEDS,
+        (seed_X, group_S, delta_SK, own_G, value_GK, feature_GK, query_AHW, base_AE, score_GHK,
+         value_VE, feature_NE, time_packed, weight_T, bias_T, hidden_SE),
+    )  # fmt: skip

@@ -9,9 +9,9 @@ X = T padded, B blocks.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK as BLOCK
 from tidegraph.ops.attention_kernels import score_slope, weigh
@@ -25,7 +25,7 @@ def _load_codes(row_KX, s, count, delta_SK, turns_4X, limits, weight_T, bias_T):
         time_code(row_KX, i, 0, delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _add_values(value_SHd, s, h, weight_HK, count, row_SK, value_EHd):  # type: ignore[no-untyped-def]
     d = value_EHd.shape[2]
     for j in range(d):
@@ -36,7 +36,7 @@ def _add_values(value_SHd, s, h, weight_HK, count, row_SK, value_EHd):  # type: 
             value_SHd[s, h, j] += weight * value_EHd[row, h, j]
 
 
-@kernel(sums=True)
+@kernel(inner=True, sums=True)
 def _value_dot(grad_SHd, s, h, value_EHd, row):  # type: ignore[no-untyped-def]
     total = grad_SHd.dtype.type(0)
     for j in range(value_EHd.shape[2]):
@@ -44,7 +44,7 @@ def _value_dot(grad_SHd, s, h, value_EHd, row):  # type: ignore[no-untyped-def]
     return total
 
 
-@kernel()
+@kernel(inner=True)
 def _forward_block(  # type: ignore[no-untyped-def]
     first, last, query_HT, score_EH, value_EHd, row_SK, delta_SK, count_S, weight_T, bias_T,
     keep_SKH, attention_SKH, value_SHd, code_HST,
@@ -76,25 +76,26 @@ def _forward_block(  # type: ignore[no-untyped-def]
             _add_values(value_SHd, s, h, weight_HK, count, row_SK, value_EHd)
 
 
-@kernel(parallel=True)
+@kernel()
 def forward(  # type: ignore[no-untyped-def]
     query_HT, score_EH, value_EHd, row_SK, delta_SK, count_S, weight_T, bias_T, keep_SKH,
     attention_SKH, value_SHd, code_HST,
 ):  # fmt: skip
     """Softmax weights (before dropout), weighted sums of values and of time codes."""
     S = count_S.shape[0]
-    for block in numba.prange((S + BLOCK - 1) // BLOCK):
-        _forward_block(
-            block * BLOCK, min(S, block * BLOCK + BLOCK), query_HT, score_EH, value_EHd, row_SK,
-            delta_SK, count_S, weight_T, bias_T, keep_SKH, attention_SKH, value_SHd, code_HST,
-        )  # fmt: skip
+    in_blocks(
+        _forward_block, S, BLOCK,
+        (query_HT, score_EH, value_EHd, row_SK, delta_SK, count_S, weight_T, bias_T, keep_SKH,
+         attention_SKH, value_SHd, code_HST),
+    )  # fmt: skip
 
 
-@kernel()
+@kernel(inner=True)
 def _backward_block(  # type: ignore[no-untyped-def]
     first, last, value_EHd, row_SK, delta_SK, count_S, weight_T, bias_T, keep_SKH,
-    attention_SKH, grad_value_SHd, grad_code_HST, grad_score_SKH, grad_query_BHT, block,
+    attention_SKH, grad_value_SHd, grad_code_HST, grad_score_SKH, grad_query_BHT,
 ):  # fmt: skip
+    block = first // BLOCK
     H, _, T = grad_code_HST.shape
     K = row_SK.shape[1]
     X = padded(T)
@@ -127,22 +128,21 @@ def _backward_block(  # type: ignore[no-untyped-def]
                 grad_query_BHT[block, h, j] += sum_HX[h, j]
 
 
-@kernel(parallel=True)
+@kernel()
 def backward(  # type: ignore[no-untyped-def]
     value_EHd, row_SK, delta_SK, count_S, weight_T, bias_T, keep_SKH, attention_SKH,
     grad_value_SHd, grad_code_HST, grad_score_SKH, grad_query_BHT,
 ):  # fmt: skip
     """Gradients of the scores, slot by slot, and of the query, one float64 row a block."""
     S = count_S.shape[0]
-    for block in numba.prange((S + BLOCK - 1) // BLOCK):
-        _backward_block(
-            block * BLOCK, min(S, block * BLOCK + BLOCK), value_EHd, row_SK, delta_SK, count_S,
-            weight_T, bias_T, keep_SKH, attention_SKH, grad_value_SHd, grad_code_HST,
-            grad_score_SKH, grad_query_BHT, block,
-        )  # fmt: skip
+    in_blocks(
+        _backward_block, S, BLOCK,
+        (value_EHd, row_SK, delta_SK, count_S, weight_T, bias_T, keep_SKH, attention_SKH,
+         grad_value_SHd, grad_code_HST, grad_score_SKH, grad_query_BHT),
+    )  # fmt: skip
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _events_block(  # type: ignore[no-untyped-def]
     first, last, indptr_E1, slot_M, keep_SKH, attention_SKH, grad_value_SHd, grad_score_SKH,
     grad_score_EH, grad_value_EHd,
@@ -167,18 +167,18 @@ def _events_block(  # type: ignore[no-untyped-def]
                     grad_value_EHd[e, h, j] += weight * grad_value_SHd[s, h, j]
 
 
-@kernel(parallel=True)
+@kernel()
 def backward_events(  # type: ignore[no-untyped-def]
     indptr_E1, slot_M, keep_SKH, attention_SKH, grad_value_SHd, grad_score_SKH, grad_score_EH,
     grad_value_EHd,
 ):  # fmt: skip
     """Gradients by event: gathered over the slots that name it, in slot order."""
     E = grad_score_EH.shape[0]
-    for block in numba.prange((E + BLOCK - 1) // BLOCK):
-        _events_block(
-            block * BLOCK, min(E, block * BLOCK + BLOCK), indptr_E1, slot_M, keep_SKH,
-            attention_SKH, grad_value_SHd, grad_score_SKH, grad_score_EH, grad_value_EHd,
-        )  # fmt: skip
+    in_blocks(
+        _events_block, E, BLOCK,
+        (indptr_E1, slot_M, keep_SKH, attention_SKH, grad_value_SHd, grad_score_SKH,
+         grad_score_EH, grad_value_EHd),
+    )  # fmt: skip
 
 
 @kernel()

@@ -75,7 +75,7 @@ def time_slope(out_KX, i, start, delta, turns_4X, limits, weight_T, bias_T):  # 
     _code(out_KX, i, start, delta, 0.25, turns_4X, limits, weight_T, bias_T)
 
 
-@kernel()
+@kernel(inner=True)
 def time_circle(  # type: ignore[no-untyped-def]
     out_KY, i, delta, turns_4X, limits, weight_T, bias_T, scratch_2X
 ):
@@ -93,7 +93,7 @@ def time_circle(  # type: ignore[no-untyped-def]
         out_KY[row, X + j] = scratch_2X[1, j]
 
 
-@kernel()  # without flags, as below
+@kernel(inner=True)  # without flags, as below
 def _plain_circle(out_KY, row, d, turns_4X):  # type: ignore[no-untyped-def]
     X = np.uintp(turns_4X.shape[1])
     for k in range(X):
@@ -105,7 +105,7 @@ def _plain_circle(out_KY, row, d, turns_4X):  # type: ignore[no-untyped-def]
         out_KY[row, X + j] = cosine_of_turns32(part + np.float32(0.25))
 
 
-@kernel()
+@kernel(inner=True)
 def _code(out_KX, i, start, delta, shift, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
     # Whole matrices and unsigned places: a slice counts references, atomically, and a signed place
     # might be counted from the end, which keeps loops from becoming vectors.
@@ -126,7 +126,7 @@ def _code(out_KX, i, start, delta, shift, turns_4X, limits, weight_T, bias_T):  
         out_KX[row, start + j] = math.cos(argument) if shift == 0 else -math.sin(argument)
 
 
-@kernel()  # as below, without bias and shift
+@kernel(inner=True)  # as below, without bias and shift
 def _plain_code(out_KX, row, first, d, turns_4X):  # type: ignore[no-untyped-def]
     # Weights fall from left to right, if they are the usual ones. From some column on, no argument
     # reaches half a turn: nothing is to be reduced there, and what rounding takes is small.
@@ -148,7 +148,7 @@ def _plain_code(out_KX, row, first, d, turns_4X):  # type: ignore[no-untyped-def
         out_KX[row, first + j] = cosine_within_half(d * turns_4X[0, j])
 
 
-@kernel()  # without flags: the compiler must keep the products and differences as written
+@kernel(inner=True)  # without flags: the compiler must keep the products and differences as written
 def _split_code(out_KX, row, first, d, shift, turns_4X):  # type: ignore[no-untyped-def]
     for k in range(np.uintp(out_KX.shape[1]) - first):
         j = np.uintp(k)
@@ -164,7 +164,7 @@ def _split_code(out_KX, row, first, d, shift, turns_4X):  # type: ignore[no-unty
         out_KX[row, first + j] = cosine_of_turns32((total - nearest(total)) + rest)
 
 
-@kernel(contract=True)
+@kernel(inner=True, contract=True)
 def _wide_code(out_KX, row, first, delta, shift, weight_T, bias_T):  # type: ignore[no-untyped-def]
     like = out_KX.dtype.type(0)
     for k in range(weight_T.shape[0]):

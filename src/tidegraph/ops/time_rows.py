@@ -5,11 +5,11 @@ Shape legend: X differences, T time-code width.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.row_kernels import padded
 from tidegraph.ops.time_kernels import split_turns, time_code
@@ -17,7 +17,7 @@ from tidegraph.ops.time_kernels import split_turns, time_code
 _BLOCK = 256
 
 
-@kernel()
+@kernel(inner=True)
 def _block(first, last, delta_X, weight_T, bias_T, out_XT):  # type: ignore[no-untyped-def]
     T = weight_T.shape[0]
     turns_4P = np.empty((4, padded(T)), np.float32)
@@ -29,12 +29,10 @@ def _block(first, last, delta_X, weight_T, bias_T, out_XT):  # type: ignore[no-u
             out_XT[x, j] = row_1P[0, j]
 
 
-@kernel(parallel=True)
+@kernel()
 def _rows(delta_X, weight_T, bias_T, out_XT):  # type: ignore[no-untyped-def]
     X = delta_X.shape[0]
-    for block in numba.prange((X + _BLOCK - 1) // _BLOCK):
-        first = block * _BLOCK
-        _block(first, min(X, first + _BLOCK), delta_X, weight_T, bias_T, out_XT)
+    in_blocks(_block, X, _BLOCK, (delta_X, weight_T, bias_T, out_XT))
 
 
 def time_rows(delta: Tensor, weight_T: Tensor, bias_T: Tensor) -> Tensor:
