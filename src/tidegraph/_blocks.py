@@ -1,10 +1,10 @@
 """Running one kernel over blocks of rows on all threads, from inside another kernel.
 
 `in_blocks` is what kernels have instead of `numba.prange`. A `prange` compiles its body three times
-over (as a ufunc, its wrapper and its caller) and gives each thread one share in advance; here the
-body is compiled once, and threads take the next block when they are free, so that one slow core
-does not hold up the others. What a block writes depends on the block alone: results do not depend
-on who takes it.
+over (as a ufunc, its wrapper and its caller); here it is compiled once. Each thread begins with a
+share of its own, where it finds in its cache what it wrote in the kernel before, and then helps the
+others, so that one slow core does not hold up the rest. What a block writes depends on the block
+alone: results do not depend on who takes it.
 """
 
 from __future__ import annotations
@@ -13,84 +13,147 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils as untyped
 from numba.extending import intrinsic
 
+cgutils: Any = untyped
 _WORD = ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()
-# A shared record: total, block size, the next row to take, whether a block failed, the arguments.
-_TOTAL, _BLOCK, _NEXT, _FAILED, _ARGUMENTS = range(5)
+_MOST_SHARES = 64
+_LINE = 8  # words of a cache line: no two counters share one
+
+# What the threads share: rows in all, rows a block, whether a block failed, how many shares there
+# are, rows a share, the next row of each share, and the kernel's arguments.
+_ROWS, _BLOCK, _FAILED, _SHARES, _SHARE, _NEXT, _ARGUMENTS = range(7)
 
 
 def start_threads() -> None:
     """Start Numba's threads, whose functions the compiled code calls by name."""
-    from numba.np.ufunc.parallel import _launch_threads
+    from numba.np.ufunc import parallel
 
-    _launch_threads()
+    backend: Any = parallel
+    backend._launch_threads()
 
 
-def _body(context: Any, builder: Any, record: ir.Type, callee: Any, signature: Any) -> Any:
-    """void body(arguments, dimensions, steps, record): what each thread runs until no row is left.
+def _word(number: int) -> ir.Constant:
+    return ir.Constant(_WORD, number)
 
-    Its parameters are those of a ufunc's inner loop, which Numba's threads call.
+
+def _least(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.icmp_signed("<", a, b), a, b)
+
+
+def _ceiling(builder: Any, a: Any, b: Any) -> Any:
+    """a / b, rounded up."""
+    return builder.sdiv(builder.sub(builder.add(a, b), _word(1)), b)
+
+
+def _counter(builder: Any, shared: Any, share: Any) -> Any:
+    counters = cgutils.gep_inbounds(builder, shared, 0, _NEXT)
+    place = builder.mul(share, _word(_LINE))
+    return builder.gep(counters, [ir.Constant(ir.IntType(32), 0), place])
+
+
+def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """An argument without its owner: threads that count references to one array wait in turns."""
+    if not isinstance(kind, types.Array):
+        return value
+    array = context.make_array(kind)(context, builder, value)
+    for owner in ("meminfo", "parent"):
+        setattr(array, owner, cgutils.get_null_value(getattr(array, owner).type))
+    return array._getvalue()
+
+
+class _Body:
+    """void body(shares, dimensions, steps, shared): what a thread runs until no row is left.
+
+    Its parameters are those of a ufunc's inner loop, which Numba's threads call. The first is the
+    address of a number that is not read: it is the thread's first share itself.
+
+    Args:
+        context, module: where it is built.
+        record: the type of `shared`.
+        callee: the compiled kernel.
+        signature: the kernel's.
     """
-    words = _WORD.as_pointer()
-    module = builder.module
-    name = module.get_unique_name("run_blocks")
-    function_type = ir.FunctionType(ir.VoidType(), [_BYTES.as_pointer(), words, words, _BYTES])
-    body = ir.Function(module, function_type, name)
-    body.linkage = "internal"
-    build = ir.IRBuilder(body.append_basic_block("entry"))
-    shared = build.bitcast(body.args[3], record.as_pointer())
-    total = build.load(cgutils.gep_inbounds(build, shared, 0, _TOTAL))
-    block = build.load(cgutils.gep_inbounds(build, shared, 0, _BLOCK))
-    following = cgutils.gep_inbounds(build, shared, 0, _NEXT)
-    packed = build.load(cgutils.gep_inbounds(build, shared, 0, _ARGUMENTS))
-    given = [build.extract_value(packed, i) for i in range(len(signature.args) - 2)]
-    head, run, end = (body.append_basic_block(part) for part in ("head", "run", "end"))
-    build.branch(head)
-    build.position_at_end(head)
-    first = build.atomic_rmw("add", following, block, "monotonic")
-    build.cbranch(build.icmp_signed("<", first, total), run, end)
-    build.position_at_end(run)
-    last = build.add(first, block)
-    last = build.select(build.icmp_signed("<", last, total), last, total)
-    target = context.declare_function(module, callee.fndesc)
-    status, _ = context.call_conv.call_function(
-        build, target, callee.fndesc.restype, callee.fndesc.argtypes, [first, last, *given]
-    )
-    with cgutils.if_unlikely(build, status.is_error):
-        build.store(ir.Constant(_WORD, 1), cgutils.gep_inbounds(build, shared, 0, _FAILED))
-    build.branch(head)
-    build.position_at_end(end)
-    build.ret_void()
-    return body
+
+    def __init__(
+        self, context: Any, module: Any, record: ir.Type, callee: Any, signature: Any
+    ) -> None:
+        self.context, self.callee, self.signature = context, callee, signature
+        words = _WORD.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [_BYTES.as_pointer(), words, words, _BYTES])
+        self.function = ir.Function(module, kind, module.get_unique_name("run_blocks"))
+        self.function.linkage = "internal"
+        self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.shared = self.builder.bitcast(self.function.args[3], record.as_pointer())
+        self._build()
+
+    def _field(self, place: int) -> Any:
+        return self.builder.load(cgutils.gep_inbounds(self.builder, self.shared, 0, place))
+
+    def _build(self) -> None:
+        builder = self.builder
+        rows, block, shares, size = map(self._field, (_ROWS, _BLOCK, _SHARES, _SHARE))
+        packed = self._field(_ARGUMENTS)
+        given = [
+            _borrowed(self.context, builder, kind, builder.extract_value(packed, i))
+            for i, kind in enumerate(self.signature.args[2:])
+        ]
+        own = builder.ptrtoint(builder.load(self.function.args[0]), _WORD)
+        with cgutils.for_range(builder, shares) as loop:
+            share = builder.urem(builder.add(own, loop.index), shares)
+            stop = _least(builder, builder.mul(builder.add(share, _word(1)), size), rows)
+            counter = _counter(builder, self.shared, share)
+            head, run, after = map(self.function.append_basic_block, ("head", "run", "after"))
+            builder.branch(head)
+            builder.position_at_end(head)
+            first = builder.atomic_rmw("add", counter, block, "monotonic")
+            builder.cbranch(builder.icmp_signed("<", first, stop), run, after)
+            builder.position_at_end(run)
+            self._call([first, _least(builder, builder.add(first, block), stop)], given)
+            builder.branch(head)
+            builder.position_at_end(after)
+        builder.ret_void()
+
+    def _call(self, bounds: list[Any], given: list[Any]) -> None:
+        builder, callee = self.builder, self.callee.fndesc
+        # Rows are never negative: without that, each index is tested and no loop is vectorised.
+        bounds = [builder.and_(row, _word(2**63 - 1)) for row in bounds]
+        target = self.context.declare_function(builder.module, callee)
+        status, _ = self.context.call_conv.call_function(
+            builder, target, callee.restype, callee.argtypes, [*bounds, *given],
+            attrs=("alwaysinline",),
+        )  # fmt: skip
+        with cgutils.if_unlikely(builder, status.is_error):
+            builder.store(_word(1), cgutils.gep_inbounds(builder, self.shared, 0, _FAILED))
 
 
 @intrinsic
-def _in_blocks(typing_context: Any, function: Any, total: Any, block: Any, arguments: Any) -> Any:
+def _in_blocks(typing_context: Any, function: Any, rows: Any, block: Any, arguments: Any) -> Any:
     inner = (types.int64, types.int64, *arguments)
     function.get_call_type(typing_context, inner, {})  # compiles it
 
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> None:
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         call = function.get_call_type(context.typing_context, inner, {})
         callee = function.dispatcher.get_compile_result(call)
         library = context.active_code_library
         library.add_linking_library(callee.library)
         start_threads()
-        library._reload_init.add(start_threads)
+        library._reload_init.add(start_threads)  # where the caller is read from the cache
 
-        _, rows, size, packed = values
-        record = ir.LiteralStructType([_WORD, _WORD, _WORD, _WORD, packed.type])
-        body = _body(context, builder, record, callee, call)
+        _, total, size, packed = values
+        counters = ir.ArrayType(_WORD, _LINE * _MOST_SHARES)
+        record = ir.LiteralStructType([_WORD] * 5 + [counters, packed.type])
+        body = _Body(context, builder.module, record, callee, call)
         shared = cgutils.alloca_once(builder, record)
-        for place, value in ((_TOTAL, rows), (_BLOCK, size), (_ARGUMENTS, packed)):
+        for place, value in (
+            (_ROWS, total), (_BLOCK, size), (_FAILED, _word(0)), (_ARGUMENTS, packed)
+        ):  # fmt: skip
             builder.store(value, cgutils.gep_inbounds(builder, shared, 0, place))
-        for place in (_NEXT, _FAILED):
-            builder.store(ir.Constant(_WORD, 0), cgutils.gep_inbounds(builder, shared, 0, place))
-        _run(builder, body, builder.bitcast(shared, _BYTES), rows, size)
+        _run(builder, body.function, shared, total, size)
         failed = builder.load(cgutils.gep_inbounds(builder, shared, 0, _FAILED))
-        with cgutils.if_unlikely(builder, builder.icmp_signed("!=", failed, failed.type(0))):
+        with cgutils.if_unlikely(builder, builder.icmp_signed("!=", failed, _word(0))):
             # Nothing else can fail in a kernel: no bounds are checked, division has no errors.
             context.call_conv.return_user_exc(builder, MemoryError, ("no memory for a kernel",))
         return context.get_dummy_value()
@@ -99,38 +162,45 @@ def _in_blocks(typing_context: Any, function: Any, total: Any, block: Any, argum
 
 
 def _run(builder: Any, body: Any, shared: Any, rows: Any, size: Any) -> None:
-    """Call the body on as many threads as there are blocks for; here, where that is one."""
-    words = _WORD.as_pointer()
-    module, one = builder.module, ir.Constant(_WORD, 1)
+    """Deal out the shares and call the body on as many threads as there are blocks for."""
+    module, words = builder.module, _WORD.as_pointer()
     count = cgutils.get_or_insert_function(module, ir.FunctionType(_WORD, []), "get_num_threads")
-    blocks = builder.sdiv(builder.sub(builder.add(rows, size), one), size)
-    threads = builder.call(count, [])
-    threads = builder.select(builder.icmp_signed("<", blocks, threads), blocks, threads)
-    many = builder.icmp_signed(">", threads, one)
-    dimensions = cgutils.alloca_once(builder, _WORD)
-    builder.store(threads, dimensions)
-    no_arguments, no_steps = ir.Constant(_BYTES.as_pointer(), None), ir.Constant(words, None)
-    with builder.if_else(many) as (then, otherwise):
-        with then:
+    blocks = _ceiling(builder, rows, size)
+    threads = _least(builder, blocks, builder.call(count, []))
+    shares = _least(builder, threads, _word(_MOST_SHARES))
+    shares = builder.select(builder.icmp_signed("<", shares, _word(1)), _word(1), shares)
+    share = builder.mul(_ceiling(builder, blocks, shares), size)
+    for place, value in ((_SHARES, shares), (_SHARE, share)):
+        builder.store(value, cgutils.gep_inbounds(builder, shared, 0, place))
+    with cgutils.for_range(builder, shares) as loop:
+        builder.store(builder.mul(loop.index, share), _counter(builder, shared, loop.index))
+
+    # Element i of an array at address 0 with steps of one byte: its address is i.
+    first = cgutils.alloca_once_value(builder, ir.Constant(_BYTES, None))
+    step = cgutils.alloca_once_value(builder, _word(1))
+    dimension = cgutils.alloca_once(builder, _WORD)
+    builder.store(threads, dimension)
+    data = builder.bitcast(shared, _BYTES)
+    with builder.if_else(builder.icmp_signed(">", threads, _word(1))) as (many, one):
+        with many:
             kind = ir.FunctionType(ir.VoidType(), [_BYTES] * 5 + [_WORD] * 3)
             spread = cgutils.get_or_insert_function(module, kind, "numba_parallel_for")
-            nothing = ir.Constant(_BYTES, None)
-            handed = [builder.bitcast(value, _BYTES) for value in (body, dimensions)]
-            counts = [ir.Constant(_WORD, 0), ir.Constant(_WORD, 0), threads]
-            builder.call(spread, [handed[0], nothing, handed[1], nothing, shared, *counts])
-        with otherwise:
-            builder.call(body, [no_arguments, dimensions, no_steps, shared])
+            handed = [builder.bitcast(x, _BYTES) for x in (body, first, dimension, step)]
+            builder.call(spread, [*handed, data, _word(0), _word(1), threads])
+        with one:
+            builder.call(body, [first, dimension, ir.Constant(words, None), data])
 
 
 in_blocks: Any = _in_blocks
-"""in_blocks(function, total, block, arguments): call function(first, last, *arguments) for the rows
-[0, total) in blocks of `block`, on as many threads as Numba is set to use.
+"""in_blocks(function, rows, block, arguments): call function(first, last, *arguments) for the rows
+[0, rows) in blocks of `block`, on as many threads as Numba is set to use.
 
 Args:
-    function: a kernel; it writes nothing that another block reads or writes.
-    total: rows.
+    function: a kernel declared with `block=True`; it writes nothing that another block reads or
+        writes, and returns nothing.
+    rows: how many there are.
     block: rows a call; the first of a block is a multiple of it.
-    arguments: a tuple.
+    arguments: a tuple of two or more.
 
 Raises:
     MemoryError: a block could not allocate its scratch memory.

@@ -25,6 +25,7 @@ import torch  # isort: skip
 if "numba" not in sys.modules and os.environ.get("OMP_NUM_THREADS", "").isdigit():
     os.environ.setdefault("NUMBA_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 import numba  # isort: skip
+from numba.core.compiler import Compiler  # isort: skip
 
 from tidegraph.errors import SettingError  # isort: skip
 
@@ -79,8 +80,21 @@ SUM_FLAGS = {"reassoc", "contract", "nsz", "arcp"}
 Kernel = Callable[..., Any]
 
 
+class _Apart(Compiler):
+    """Compiles functions whose array arguments do not overlap: their loops can be vectorised."""
+
+    def define_pipelines(self) -> Any:
+        self.state.flags.noalias = True
+        return super().define_pipelines()  # type: ignore[no-untyped-call]
+
+
 def kernel(
-    *, sums: bool = False, contract: bool = False, inline: bool = False, inner: bool = False
+    *,
+    sums: bool = False,
+    contract: bool = False,
+    inline: bool = False,
+    inner: bool = False,
+    block: bool = False,
 ) -> Callable[[Kernel], Kernel]:
     """Decorate a CPU kernel: compiled, cached on disk, GIL released.
 
@@ -92,18 +106,23 @@ def kernel(
         inline: always inline into the caller (for helpers of a few lines).
         inner: only other kernels call it: it gets no entry for Python, which takes as long to
             compile as a small kernel itself.
+        block: it is what `in_blocks` runs: an inner kernel, and no array that it writes overlaps
+            another of its arguments.
     """
     flags: set[str] | bool = SUM_FLAGS if sums else {"contract"} if contract else False
-    return numba.njit(
+    decorate: Any = numba.njit  # its types do not know all of these
+    decorated: Callable[[Kernel], Kernel] = decorate(
         cache=True,
         nogil=True,
         fastmath=flags,
         error_model="numpy",
         boundscheck=False,
-        no_cpython_wrapper=inner,
+        no_cpython_wrapper=inner or block,
         no_cfunc_wrapper=True,
         inline="always" if inline else "never",
+        pipeline_class=_Apart if block else Compiler,
     )
+    return decorated
 
 
 def set_threads(count: int) -> None:

@@ -115,7 +115,7 @@ def _batch_of(first_event_B, event):  # type: ignore[no-untyped-def]
     return low - 1
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _mail_block(  # type: ignore[no-untyped-def]
     first, last, node_U, indptr_N1, place_Z, entries, batch_start, first_event_B, version_B,
     begin_U, end_U, applied_U,

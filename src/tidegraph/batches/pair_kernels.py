@@ -28,7 +28,7 @@ def _count(node_J, other_J, used, out_J):  # type: ignore[no-untyped-def]
         out_J[j] = total
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _count_own_block(first, last, node_SJ, used_S, out_SJ):  # type: ignore[no-untyped-def]
     for s in range(first, last):
         _count(node_SJ[s], node_SJ[s], used_S[s], out_SJ[s])
@@ -40,7 +40,7 @@ def count_own(node_SJ, used_S, out_SJ):  # type: ignore[no-untyped-def]
     in_blocks(_count_own_block, node_SJ.shape[0], _BLOCK, (node_SJ, used_S, out_SJ))
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _count_across_block(first, last, node_SJ, used_S, source_P, target_P, out_P2J):  # type: ignore[no-untyped-def]
     for p in range(first, last):
         u, v = source_P[p], target_P[p]
@@ -76,7 +76,7 @@ def _count_places(node_ML, other_ML, share, out_MLL):  # type: ignore[no-untyped
                 out_MLL[m, i, place] = count_L[place] * share
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _places_own_one(s, _, node_SML, out_SMLL):  # type: ignore[no-untyped-def]
     share = np.float32(1.0 / node_SML.shape[1])
     _count_places(node_SML[s], node_SML[s], share, out_SMLL[s])
@@ -88,7 +88,7 @@ def places_own(node_SML, out_SMLL):  # type: ignore[no-untyped-def]
     in_blocks(_places_own_one, node_SML.shape[0], 1, (node_SML, out_SMLL))
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _places_across_one(p, _, node_SML, source_P, target_P, out_P2MLL):  # type: ignore[no-untyped-def]
     share = np.float32(1.0 / node_SML.shape[1])
     u, v = source_P[p], target_P[p]

@@ -388,7 +388,7 @@ def _wikipedia_features(
     return features_EF
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _noise_block(first, last, out, key):  # type: ignore[no-untyped-def]
     width = out.shape[1]
     # Variance of the sum is 4 (2^32 - 1) / 12.
@@ -408,7 +408,7 @@ def _fill_noise(out, key):  # type: ignore[no-untyped-def]
     in_blocks(_noise_block, out.shape[0], _ROWS, (out, key))
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _projected_block(first, last, code, projection, factor, projected):  # type: ignore[no-untyped-def]
     width, depth = projection.shape
     for node in range(first, last):
@@ -419,7 +419,7 @@ def _projected_block(first, last, code, projection, factor, projected):  # type:
             projected[node, column] = total * factor
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _added_block(first, last, out, index_E, projected):  # type: ignore[no-untyped-def]
     for event in range(first, last):
         for column in range(out.shape[1]):

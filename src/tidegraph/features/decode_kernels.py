@@ -52,7 +52,7 @@ def from_float16(bits):  # type: ignore[no-untyped-def]
     return size * _HALF_SCALE * sign
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _bfloat16_block(first, last, table_EF, index_n, out_nF):  # type: ignore[no-untyped-def]
     for i in range(first, last):
         row_F, out_F = table_EF[index_n[i]], out_nF[i]
@@ -60,7 +60,7 @@ def _bfloat16_block(first, last, table_EF, index_n, out_nF):  # type: ignore[no-
             out_F[j] = from_bfloat16(row_F[j])
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _float16_block(first, last, table_EF, index_n, out_nF):  # type: ignore[no-untyped-def]
     for i in range(first, last):
         row_F, out_F = table_EF[index_n[i]], out_nF[i]
@@ -68,7 +68,7 @@ def _float16_block(first, last, table_EF, index_n, out_nF):  # type: ignore[no-u
             out_F[j] = from_float16(row_F[j])
 
 
-@kernel(inner=True, contract=True)
+@kernel(block=True, contract=True)
 def _int8_block(first, last, table_EF, index_n, scale_F, offset_F, out_nF):  # type: ignore[no-untyped-def]
     for i in range(first, last):
         row_F, out_F = table_EF[index_n[i]], out_nF[i]
@@ -97,7 +97,7 @@ def gather_int8(table_EF, index_n, scale_F, offset_F, out_nF):  # type: ignore[n
     in_blocks(_int8_block, n, ROWS, (table_EF, index_n, scale_F, offset_F, out_nF))
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _quantize_block(  # type: ignore[no-untyped-def]
     first, last, value_nF, low_F, high_F, scale_F, offset_F, out_nF, clipped_B
 ):

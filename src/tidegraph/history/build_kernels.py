@@ -55,7 +55,7 @@ def write_chunk(  # type: ignore[no-untyped-def]
             entry.neighbor = u
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _count_share(c, end, source_E, target_E, keep_Z, directed, cursor_CN, bad_C):  # type: ignore[no-untyped-def]
     total, chunks = len(source_E), cursor_CN.shape[0]
     bad_C[c] = count_chunk(
@@ -118,7 +118,7 @@ def counts_to_positions(cursor_CN, node_Z, indptr_N1):  # type: ignore[no-untype
     return largest
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _write_share(  # type: ignore[no-untyped-def]
     c, end, source_E, target_E, time_E, keep_Z, directed, offset, cursor_CN, entries
 ):
@@ -157,7 +157,7 @@ def first_unsorted(indptr_N1, entries, num_events, first, last):  # type: ignore
     return len(entries)
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _check_share(b, end, indptr_N1, entries, num_events, bad_B):  # type: ignore[no-untyped-def]
     num_nodes, blocks = len(indptr_N1) - 1, len(bad_B)
     bad_B[b] = first_unsorted(
@@ -186,7 +186,7 @@ def join_nodes(indptr_N1, entries, old_N1, old, new_N1, new, first, last):  # ty
             at += 1
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _join_share(b, end, indptr_N1, entries, old_N1, old, new_N1, new, blocks):  # type: ignore[no-untyped-def]
     num_nodes = len(indptr_N1) - 1
     join_nodes(

@@ -413,7 +413,7 @@ def sample_block(  # type: ignore[no-untyped-def]
     return len(nodes_S)
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _sample_share(  # type: ignore[no-untyped-def]
     block, _, size, bad_B, indptr_N1, place_Z, entries, coarse, nodes_S, times_S, before_X, slot_Z,
     k, window, mode, key, neighbor_SK, event_SK, delta_SK, time_SK, count_S,

@@ -101,7 +101,7 @@ def _walk(  # type: ignore[no-untyped-def]
             before = np.int64(entry.event)
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _walk_block(  # type: ignore[no-untyped-def]
     first, last, indptr_N1, place_Z, entries, node_S, time_S, before_X, inclusive, bias, key,
     slot_S, node_SML, event_SML, delta_SML,
@@ -132,7 +132,7 @@ def walks(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _window_block(  # type: ignore[no-untyped-def]
     first, last, indptr_N1, place_Z, entries, node_S, time_S, before_X, inclusive, window, low_S,
     end_S,

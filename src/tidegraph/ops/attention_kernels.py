@@ -73,7 +73,7 @@ def weigh(score_HK, count, s, keep_SKH, attention_SKH):  # type: ignore[no-untyp
                 score_HK[h, i] *= keep_SKH[s, i, h]
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _forward_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, sum_HSW,
@@ -169,7 +169,7 @@ def score_slope(attention_SKH, s, score_HK, count, grad_score_SKH):  # type: ign
             grad_score_SKH[s, i, h] = score_HK[h, i] if i < count else 0
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _backward_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, grad_sum_HSW,
@@ -236,7 +236,7 @@ def attention_backward(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True, contract=True)
+@kernel(block=True, contract=True)
 def _table_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH,
     indptr_R1, slot_M, grad_table_RD,
@@ -289,7 +289,7 @@ def attention_backward_table(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _gather_sum_block(first, last, grad_SD, indptr_R1, slot_M, add, out_RD):  # type: ignore[no-untyped-def]
     D = out_RD.shape[1]
     for r in range(first, last):
@@ -309,7 +309,7 @@ def gather_sum(grad_SD, indptr_R1, slot_M, add, out_RD):  # type: ignore[no-unty
     in_blocks(_gather_sum_block, R, BLOCK, (grad_SD, indptr_R1, slot_M, add, out_RD))
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _gather_block(first, last, table_RD, row_S, out_SD):  # type: ignore[no-untyped-def]
     for s in range(first, last):
         for j in range(table_RD.shape[1]):

@@ -22,7 +22,7 @@ def _kept(key, slot, threshold):  # type: ignore[no-untyped-def]
     return (bits & np.uint64(0xFFFFFFFF)) >= threshold
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _fill_block(first, last, key, threshold, scale, out):  # type: ignore[no-untyped-def]
     zero = out.dtype.type(0)
     for slot in range(first, last):
@@ -34,7 +34,7 @@ def _fill_mask(key, threshold, scale, out):  # type: ignore[no-untyped-def]
     in_blocks(_fill_block, out.shape[0], _CHUNK, (key, threshold, scale, out))
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _relu_block(first, last, key, threshold, scale, x):  # type: ignore[no-untyped-def]
     zero = x.dtype.type(0)
     if threshold == 0:
@@ -52,11 +52,12 @@ def _relu_dropout(key, threshold, scale, x):  # type: ignore[no-untyped-def]
     in_blocks(_relu_block, x.shape[0], _CHUNK, (key, threshold, scale, x))
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _slope_block(first, last, grad, result, scale):  # type: ignore[no-untyped-def]
     zero = grad.dtype.type(0)
     for i in range(first, last):
-        grad[i] = grad[i] * scale if result[i] > zero else zero
+        slope = grad[i] * scale  # whether it is needed or not: a branch would not be vectorised
+        grad[i] = slope if result[i] > zero else zero
 
 
 @kernel()

@@ -25,7 +25,7 @@ from tidegraph.ops.products import product
 _BLOCK = 16  # events per block
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _score_block(first, last, source_BD, target_XD, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
     B, D = source_BD.shape
     C = logit_BX.shape[1] - 1
@@ -49,7 +49,7 @@ def score(source_BD, target_XD, output_D, bias, logit_BX):  # type: ignore[no-un
     in_blocks(_score_block, B, _BLOCK, (source_BD, target_XD, output_D, bias, logit_BX))
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _score_seeds_block(first, last, source_BD, seed_SD, seed_X, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
     B, D = source_BD.shape
     C = logit_BX.shape[1] - 1
@@ -70,7 +70,7 @@ def score_seeds(source_BD, seed_SD, seed_X, output_D, bias, logit_BX):  # type: 
     in_blocks(_score_seeds_block, B, _BLOCK, (source_BD, seed_SD, seed_X, output_D, bias, logit_BX))
 
 
-@kernel(inner=True, contract=True)
+@kernel(block=True, contract=True)
 def _score_backward_block(  # type: ignore[no-untyped-def]
     first, last, source_BD, target_XD, output_D, grad_BX, grad_source_BD, grad_target_XD,
     grad_output_GD,

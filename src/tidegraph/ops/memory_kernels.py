@@ -20,7 +20,7 @@ from tidegraph.ops.row_kernels import load_row
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _inputs_block(  # type: ignore[no-untyped-def]
     first, last, memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L,
     features_EF, weight_T, bias_T, input_MI,
@@ -69,7 +69,7 @@ def build_inputs(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _time_gradient_block(  # type: ignore[no-untyped-def]
     first, last, grad_code_MT, indptr_M1, delta_L, weight_T, bias_T, grad_weight_BT, grad_bias_BT
 ):
@@ -103,7 +103,7 @@ def time_gradient(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True, contract=True)
+@kernel(block=True, contract=True)
 def _gru_forward_block(first, last, gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[no-untyped-def]
     D = np.uintp(memory_UD.shape[1])
     for m in range(first, last):
@@ -124,7 +124,7 @@ def gru_forward(gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[n
     in_blocks(_gru_forward_block, M, BLOCK, (gate_MG, hidden_MD, memory_UD, row_M, out_UD))
 
 
-@kernel(inner=True, contract=True)
+@kernel(block=True, contract=True)
 def _gru_backward_block(  # type: ignore[no-untyped-def]
     first, last, gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD,
     grad_bias_BA,

@@ -22,7 +22,7 @@ from tidegraph.ops import functions
 _BLOCK = 64
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _project_block(first, last, memory_UD, row_S, time_S, weight_D, out_SD):  # type: ignore[no-untyped-def]
     one = weight_D.dtype.type(1)
     for s in range(first, last):
@@ -37,7 +37,7 @@ def project(memory_UD, row_S, time_S, weight_D, out_SD):  # type: ignore[no-unty
     in_blocks(_project_block, out_SD.shape[0], _BLOCK, (memory_UD, row_S, time_S, weight_D, out_SD))
 
 
-@kernel(inner=True, contract=True)
+@kernel(block=True, contract=True)
 def _project_backward_block(  # type: ignore[no-untyped-def]
     first, last, memory_UD, time_S, weight_D, indptr_U1, seed_X, grad_SD, grad_memory_UD,
     grad_weight_BD,

@@ -257,7 +257,7 @@ def multiply_rows(a_IJ, first, last, packed, out_IK, out_first, tile):  # type: 
                         out_IK[out, column + k] = tile[r * _PANEL + k]
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _product_block(first, last, a_IJ, packed, bias_K, out_IK):  # type: ignore[no-untyped-def]
     tile = np.empty(_ROWS * _PANEL, np.float32)
     multiply_rows(a_IJ, first, last, packed, out_IK, first, tile)

@@ -79,7 +79,7 @@ def share_totals(part_X1, value_HP):  # type: ignore[no-untyped-def]
                 value_HP[h, p] = total
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _rescale_block(block, _, block_B1, first_U1, part_U, factor_HP, weight_MH):  # type: ignore[no-untyped-def]
     first_u, last_u = block_B1[block], block_B1[block + 1]
     for u in range(first_u, last_u):
@@ -101,7 +101,7 @@ def rescale(block_B1, first_U1, part_U, factor_HP, weight_MH):  # type: ignore[n
 # ---------------------------------------------------------------- softmax
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _softmax_block(  # type: ignore[no-untyped-def]
     block, _, block_B1, first_U1, part_U, score_MH, weight_MH, largest_HP, total_HP
 ):
@@ -136,7 +136,7 @@ def softmax_forward(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _softmax_mean_block(  # type: ignore[no-untyped-def]
     block, _, block_B1, first_U1, part_U, weight_MH, grad_weight_MH, mean_HP, grad_score_MH
 ):
@@ -164,7 +164,7 @@ def softmax_backward(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _softmax_split_block(  # type: ignore[no-untyped-def]
     block, _, block_B1, first_U1, part_U, weight_MH, grad_weight_MH, mean_HP, grad_score_MH
 ):
@@ -192,7 +192,7 @@ def softmax_backward_split(  # type: ignore[no-untyped-def]
 # ---------------------------------------------------------------- weighted sums
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _sum_block(  # type: ignore[no-untyped-def]
     block, _, block_B1, segment_U, first_U1, part_U, order_M, column_M, weight_MH,
     table_RGd, out_SGd, part_PGd,
@@ -233,7 +233,7 @@ def weighted_sum(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _weight_gradient_block(  # type: ignore[no-untyped-def]
     block, _, block_B1, segment_U, first_U1, column_M, table_RGd, grad_SHd, grad_weight_MH
 ):
@@ -278,7 +278,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
         time_code(row_KZ, i, D + F, delta_M[m], turns_4Z, limits, weight_T, bias_T)
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _attend_block(  # type: ignore[no-untyped-def]
     block, _, block_B1, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M,
     delta_M, features_EF, weight_T, bias_T, keep_MH, attention_MH, sum_HSW,
@@ -365,7 +365,7 @@ def _time_gradient(  # type: ignore[no-untyped-def]
                 grad_weight_T[j] += step * d
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _attend_backward_block(  # type: ignore[no-untyped-def]
     block, _, block_B1, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M,
     delta_M, features_EF, weight_T, bias_T, keep_MH, attention_MH, sum_HSW, grad_sum_HSW,
@@ -436,7 +436,7 @@ def attention_backward(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True, sums=True)
+@kernel(block=True, sums=True)
 def _table_block(  # type: ignore[no-untyped-def]
     block, _, block_B1, row_U, first_U1, part_U, edge_M, segment_M, query_HSW, grad_sum_HSW,
     attention_MH, keep_MH, grad_score_MH, grad_table_RD, part_PD,

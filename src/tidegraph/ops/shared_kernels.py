@@ -87,7 +87,7 @@ def used_slots(first_G, neighbor_SK, event_SK, count_S, neighbor_GK, event_GK): 
             event_GK[g, i] = event_SK[s, i] if used else -1
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _static_block(  # type: ignore[no-untyped-def]
     first, last, own_G, neighbor_GK, event_GK, query_AHW, table_RD, features_EF, score_GHK
 ):
@@ -199,7 +199,7 @@ def _turn_sums(sum_HY, circle_1Y, T, sums, b):  # type: ignore[no-untyped-def]
         turned(sum_HY, at, sum_HY, at + X, circle_1Y, X, sums, out, vectors)
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _embed_block(  # type: ignore[no-untyped-def]
     first, last, seed_X, group_S, delta_SK, own_G, value_GK, feature_GK, query_AHW, base_AE,
     score_GHK, value_VE, feature_NE, time_packed, weight_T, bias_T, hidden_SE,

@@ -44,7 +44,7 @@ def _value_dot(grad_SHd, s, h, value_EHd, row):  # type: ignore[no-untyped-def]
     return total
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _forward_block(  # type: ignore[no-untyped-def]
     first, last, query_HT, score_EH, value_EHd, row_SK, delta_SK, count_S, weight_T, bias_T,
     keep_SKH, attention_SKH, value_SHd, code_HST,
@@ -90,7 +90,7 @@ def forward(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _backward_block(  # type: ignore[no-untyped-def]
     first, last, value_EHd, row_SK, delta_SK, count_S, weight_T, bias_T, keep_SKH,
     attention_SKH, grad_value_SHd, grad_code_HST, grad_score_SKH, grad_query_BHT,
@@ -142,7 +142,7 @@ def backward(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@kernel(inner=True, contract=True)
+@kernel(block=True, contract=True)
 def _events_block(  # type: ignore[no-untyped-def]
     first, last, indptr_E1, slot_M, keep_SKH, attention_SKH, grad_value_SHd, grad_score_SKH,
     grad_score_EH, grad_value_EHd,

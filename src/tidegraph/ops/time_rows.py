@@ -17,7 +17,7 @@ from tidegraph.ops.time_kernels import split_turns, time_code
 _BLOCK = 256
 
 
-@kernel(inner=True)
+@kernel(block=True)
 def _block(first, last, delta_X, weight_T, bias_T, out_XT):  # type: ignore[no-untyped-def]
     T = weight_T.shape[0]
     turns_4P = np.empty((4, padded(T)), np.float32)
