@@ -94,7 +94,7 @@ def traced_functions() -> dict[str, Any]:
     tree.body = [
         node
         for node in tree.body
-        if not (isinstance(node, ast.FunctionDef) and "prange" in ast.unparse(node))
+        if not (isinstance(node, ast.FunctionDef) and "in_blocks" in ast.unparse(node))
     ]
     wanted = ast.parse(inspect.getsource(helpers)).body
     extra = [n for n in wanted if isinstance(n, ast.FunctionDef) and n.name in TRACED_HELPERS]

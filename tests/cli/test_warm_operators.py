@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
@@ -18,6 +19,7 @@ from tidegraph.batches.prepared import _collect
 from tidegraph.cli import warm_operators
 from tidegraph.features import open_stores
 from tidegraph.models import build_model
+from tidegraph.ops import shared_kernels
 from tidegraph.train.stream import Part, Stream
 
 
@@ -51,6 +53,25 @@ def test_a_step_on_it_runs(tmp_path: Path, feature_type: str) -> None:
     saved(tmp_path / "events")
     values = '{"memory": 4, "time": 4, "embedding": 4, "neighbors": 2}'
     warm_operators.main(f'["{tmp_path / "events"}", "tgn", {values}, "{feature_type}"]')
+
+
+def test_scoring_it_calls_the_kernels_of_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model in training mode would score by the operators of training."""
+    called: list[str] = []
+    for name in ("group_seeds", "static_scores", "embed_seeds"):
+        kernel = getattr(shared_kernels, name)
+
+        def noted(*arguments: object, kernel: Any = kernel, name: str = name) -> Any:
+            called.append(name)
+            return kernel(*arguments)
+
+        monkeypatch.setattr(shared_kernels, name, noted)
+    events = saved(tmp_path / "events")
+    model = build_model("tgn", events.schema, memory=4, time=4, embedding=4, neighbors=2)
+    warm_operators.score_one(model, events, "float32")
+    assert called == ["group_seeds", "static_scores", "embed_seeds"]
 
 
 def test_a_process_that_hangs_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
