@@ -369,8 +369,9 @@ def _time_gradient(  # type: ignore[no-untyped-def]
 def _attend_backward_block(  # type: ignore[no-untyped-def]
     block, _, block_B1, segment_U, first_U1, part_U, query_HSW, table_RD, neighbor_M, event_M,
     delta_M, features_EF, weight_T, bias_T, keep_MH, attention_MH, sum_HSW, grad_sum_HSW,
-    grad_query_HSW, grad_score_MH, part_HPW, grad_weight_T, grad_bias_T,
+    grad_query_HSW, grad_score_MH, part_HPW, grad_weight_BT, grad_bias_BT,
 ):  # fmt: skip
+    grad_weight_T, grad_bias_T = grad_weight_BT[block], grad_bias_BT[block]
     first_u, last_u = block_B1[block], block_B1[block + 1]
     H, _, W = query_HSW.shape
     Z = padded(W)
