@@ -95,6 +95,22 @@ PRESETS |= {
     "jodie": _patient(
         "jodie", "JODIE, with the published learning rate and patience", memory=100, time=100
     ),
+    "jodie-enron": _patient(
+        "jodie",
+        "JODIE for Enron: with dropout, and the published start of the projection",
+        memory=100,
+        time=100,
+        projection="normal",
+        dropout=0.1,
+    ),
+    "dyrep-memory": _patient(
+        "dyrep",
+        "DyRep as published, scored from its memories",
+        neighbors=10,
+        heads=2,
+        dropout=0.0,
+        time_code="trainable",
+    ),
     "dyrep": _published(
         "dyrep",
         "DyRep, scored from the embeddings that its messages carry",

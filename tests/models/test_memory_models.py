@@ -46,6 +46,7 @@ class Case:
 CASES = [
     Case("jodie", PlainJODIE),
     Case("jodie", PlainJODIE, (("message", "mean"), ("cell", "gru"))),
+    Case("jodie", PlainJODIE, (("projection", "normal"),)),
     Case("dyrep", PlainDyRep),
     Case("dyrep", PlainDyRep, (("embedding_module", "attention"), ("message", "mean"))),
     Case("apan", PlainAPAN, (("mails", 3), ("neighbors", 2))),
@@ -274,3 +275,24 @@ def test_an_earlier_batch_does_change_a_score(case: Case) -> None:
         other = tiny.preparer(replace(stream, target=targets), model.history, 5)
         seen += int(float((every_candidate(other, model, 17) - before)[1:].abs().max()) > 1e-7)
     assert seen >= 10
+
+
+def test_dropout_of_projected_memories() -> None:
+    """JODIE's: the same batch drops the same numbers, scoring drops none."""
+    stream = tiny.random_stream(3, 40)
+    model = tiny.small_model("jodie", stream, 0, dropout=0.25, memory=32).float()
+    state = tiny.empty_state(model, stream.num_nodes)
+    batch = tiny.preparer(stream, model.history, 20).prepare(0, np.zeros((20, 30), np.int32))
+    memory_UD = torch.ones(len(batch.node_U), 32)
+
+    def rows() -> torch.Tensor:
+        return model.encode(batch, memory_UD, memory_UD).seed_SD
+
+    del state
+    first, second = rows(), rows()
+    assert torch.equal(first, second)
+    dropped = first == 0
+    assert 0.15 < dropped.float().mean() < 0.35
+    model.eval()
+    assert not (rows() == 0).any()
+    torch.testing.assert_close(first[~dropped] * 0.75, rows()[~dropped])

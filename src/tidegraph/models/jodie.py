@@ -14,15 +14,22 @@ from torch import Tensor, nn
 from tidegraph.batches.prepare import History
 from tidegraph.batches.prepared import PreparedBatch
 from tidegraph.events.core import Schema
-from tidegraph.models.base import Encoded, TemporalModel, TrainingEvents, check_counts
+from tidegraph.models.base import (
+    Encoded,
+    TemporalModel,
+    TrainingEvents,
+    check_counts,
+    check_dropout,
+)
 from tidegraph.models.layers import MemoryCell, TimeCode, TimeProjection
+from tidegraph.ops.dropout import keep_mask
 
 
 class JODIE(TemporalModel):
     """Joint dynamic user-item embeddings.
 
     m_u <- RNN([m_u ; m_v ; x ; Phi(t - l_u)], m_u) after each event with v (eq. 1-2), computed
-    before the node's next use; z_u(t) = (1 + w dt') o m_u (eq. 3) with dt' the time since the
+    before the node's next use; z_u(t) = (1 + b + w dt') o m_u (eq. 3) with dt' the time since the
     node's last event, normalised by the training part's gaps.
 
     Args:
@@ -32,6 +39,9 @@ class JODIE(TemporalModel):
         message: "last" or "mean" of a node's messages of one batch.
         cell: "rnn" as published, or "gru".
         time_code: "fixed" frequencies, or "trainable".
+        projection: where w starts: "zero" (and no b), or "normal", drawn with b as in the published
+            code.
+        dropout: probability, on the projected memories.
 
     Raises:
         SettingError: a value out of range.
@@ -51,14 +61,19 @@ class JODIE(TemporalModel):
         message: Literal["last", "mean"] = "last",
         cell: Literal["rnn", "gru"] = "rnn",
         time_code: Literal["fixed", "trainable"] = "fixed",
+        projection: Literal["zero", "normal"] = "zero",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__(schema, memory)
         check_counts(time=time)
+        check_dropout(dropout)
+        self.dropout = dropout
         self.memory_width = memory
         self.history = History(neighbors=(), memory=True, message=message, seed_times=True)
         self.time_code = TimeCode(time, trainable=time_code == "trainable")
         self.memory_cell = MemoryCell(cell, memory, schema.event_features, time)
-        self.projection = TimeProjection(memory, schema.num_sources if schema.bipartite else None)
+        first_target = schema.num_sources if schema.bipartite else None
+        self.projection = TimeProjection(memory, first_target, projection)
         self.node_projection = (
             nn.Linear(schema.node_features, memory, bias=False) if schema.node_features else None
         )
@@ -79,4 +94,8 @@ class JODIE(TemporalModel):
         own_UD = updated_UD
         if self.node_projection is not None:
             own_UD = updated_UD + self.node_projection(batch.node_features)
-        return Encoded(self.projection(own_UD, batch), updated_UD)
+        projected_SD: Tensor = self.projection(own_UD, batch)
+        if self.dropout and self.training:
+            shape = tuple(projected_SD.shape)
+            projected_SD = projected_SD * keep_mask(batch.key, shape, self.dropout, projected_SD)
+        return Encoded(projected_SD, updated_UD)

@@ -200,7 +200,7 @@ class MemoryCell(nn.Module):
 
 
 class TimeProjection(nn.Module):
-    """z(t) = (1 + w dt') o m: where a memory drifts to as time passes (JODIE eq. 3, "time").
+    """z(t) = (1 + b + w dt') o m: where a memory drifts to as time passes (JODIE eq. 3, "time").
 
     dt' is the time since the node's last event in standard deviations of the training part's gaps
     (one scale for each side of a bipartite stream). Gaps have long tails, and how long a node has
@@ -209,6 +209,8 @@ class TimeProjection(nn.Module):
     Args:
         width: D.
         first_target: first node of the second side; None where sources and targets are alike.
+        start: "zero": no b, and w = 0 at first, so that an embedding begins as the memory itself;
+            "normal": w and b drawn from a normal distribution, as in JODIE's published code.
     """
 
     most = 1e4
@@ -216,11 +218,14 @@ class TimeProjection(nn.Module):
     gap_mean: Tensor
     gap_scale: Tensor
 
-    def __init__(self, width: int, first_target: int | None) -> None:
+    def __init__(self, width: int, first_target: int | None, start: str = "zero") -> None:
         super().__init__()
+        if start not in ("zero", "normal"):
+            raise SettingError(f"projection {start!r}: expected 'zero' or 'normal'")
         self.first_target = first_target
-        # At zero an embedding is the memory itself; gradients reach w from there.
-        self.weight = nn.Parameter(torch.zeros(width))
+        drawn = start == "normal"
+        self.weight = nn.Parameter(torch.randn(width) if drawn else torch.zeros(width))
+        self.offset = nn.Parameter(torch.randn(width)) if drawn else None
         self.register_buffer("gap_mean", torch.zeros(2))
         self.register_buffer("gap_scale", torch.ones(2))
 
@@ -256,4 +261,4 @@ class TimeProjection(nn.Module):
             mean, scale = self.gap_mean[side_S], self.gap_scale[side_S]
         gap_S = (seeds.elapsed_S.to(memory_UD.dtype) - mean) / scale
         time_S = gap_S.clamp_(-self.most, self.most)
-        return ops.time_projection(memory_UD, seeds, time_S, self.weight)
+        return ops.time_projection(memory_UD, seeds, time_S, self.weight, self.offset)
