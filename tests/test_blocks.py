@@ -93,15 +93,18 @@ def test_several_callers_at_once():
     assert all(found)
 
 
-def test_more_threads_than_shares():
-    """In a process of its own: how many threads there are is settled when Numba is loaded."""
+@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+def test_more_threads_than_shares(layer):
+    """In a process of its own: which threads there are is settled when Numba is loaded."""
     code = (
         "from tests.test_blocks import counted\n"
         "for rows in (50, 65, 700, 5000):\n"
         "    assert (counted(rows, 3, 70)[0] == 1).all(), rows\n"
+        f"import numba; assert numba.threading_layer() == {layer!r}\n"
     )
     root = Path(__file__).resolve().parents[1]
     environment = os.environ | {"NUMBA_NUM_THREADS": "70", "OMP_WAIT_POLICY": "passive"}
+    environment["NUMBA_THREADING_LAYER"] = layer
     environment.pop("OMP_NUM_THREADS", None)
     environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
     done = subprocess.run(
