@@ -136,7 +136,7 @@ def _in_blocks(typing_context: Any, function: Any, rows: Any, block: Any, argume
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         call = function.get_call_type(context.typing_context, inner, {})
-        callee = function.dispatcher.get_compile_result(call)
+        callee = function.dispatcher.overloads[tuple(call.args)]
         library = context.active_code_library
         library.add_linking_library(callee.library)
         start_threads()
