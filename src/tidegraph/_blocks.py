@@ -163,7 +163,7 @@ def _in_blocks(typing_context: Any, function: Any, rows: Any, block: Any, argume
 
 def _run(builder: Any, body: Any, shared: Any, rows: Any, size: Any) -> None:
     """Deal out the shares and call the body on as many threads as there are blocks for."""
-    module, words = builder.module, _WORD.as_pointer()
+    module = builder.module
     count = cgutils.get_or_insert_function(module, ir.FunctionType(_WORD, []), "get_num_threads")
     blocks = _ceiling(builder, rows, size)
     threads = _least(builder, blocks, builder.call(count, []))
@@ -188,7 +188,7 @@ def _run(builder: Any, body: Any, shared: Any, rows: Any, size: Any) -> None:
             handed = [builder.bitcast(x, _BYTES) for x in (body, first, dimension, step)]
             builder.call(spread, [*handed, data, _word(0), _word(1), threads])
         with one:
-            builder.call(body, [first, dimension, ir.Constant(words, None), data])
+            builder.call(body, [first, dimension, step, data])
 
 
 in_blocks: Any = _in_blocks

@@ -32,13 +32,21 @@ from tidegraph.errors import SettingError  # isort: skip
 _PACKAGE = Path(__file__).resolve().parent
 
 
+def kernel_sources() -> list[tuple[Path, bytes]]:
+    """The files that hold kernels or what is compiled into them, each with its content."""
+    found = [(path, path.read_bytes()) for path in sorted(_PACKAGE.rglob("*.py"))]
+    return [
+        (path, source)
+        for path, source in found
+        if b"import kernel" in source or b"import intrinsic" in source
+    ]
+
+
 def _kernel_fingerprint() -> str:
     """Digest of the files that hold kernels: one kernel may be inlined into another file's."""
     digest = hashlib.sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        source = path.read_bytes()
-        if b"import kernel" in source or b"import intrinsic" in source:
-            digest.update(path.name.encode() + source)
+    for path, source in kernel_sources():
+        digest.update(path.name.encode() + source)
     return digest.hexdigest()[:16]
 
 

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-import tidegraph
-from tidegraph._jit import CACHE_DIRECTORY
+from tidegraph._jit import CACHE_DIRECTORY, kernel_sources
 from tidegraph.batches.negatives import NegativeSampler, NegativeSettings
 from tidegraph.cli import warm_operators
 from tidegraph.events import Events
@@ -142,11 +141,7 @@ def _sources() -> list[tuple[str, int]]:
 
     The same code installed elsewhere, or anew, is compiled anew.
     """
-    return [
-        (str(path), path.stat().st_mtime_ns)
-        for path in sorted(Path(tidegraph.__file__).parent.rglob("*.py"))
-        if b"import kernel" in path.read_bytes()
-    ]
+    return [(str(path), path.stat().st_mtime_ns) for path, _ in kernel_sources()]
 
 
 def _tiny(events: Events) -> Events:
