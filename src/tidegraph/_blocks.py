@@ -9,8 +9,12 @@ alone: results do not depend on who takes it.
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+from dataclasses import dataclass
 from typing import Any
 
+import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as untyped
@@ -33,6 +37,50 @@ def start_threads() -> None:
 
     backend: Any = parallel
     backend._launch_threads()
+
+
+@dataclass(frozen=True)
+class _Needed:
+    """A kernel that compiled code calls by a name of its own, for arguments of these types.
+
+    Numba would put a copy of it into every kernel that calls it, and into those that call these,
+    and optimise each copy again: a third of the time that all kernels take to compile. The name
+    says nothing of when and where it was compiled, so code from the cache finds any compiled form.
+    """
+
+    module: str
+    function: str
+    arguments: tuple[Any, ...]
+
+    @property
+    def symbol(self) -> str:
+        """Its name in compiled code."""
+        text = f"{self.module}.{self.function}{self.arguments}"
+        return f"tidegraph_{self.function}_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+    def __call__(self) -> Any:
+        """Compile it, or read it from the cache, and make its name known; called also wherever code
+        that needs it comes from the cache."""
+        dispatcher = getattr(importlib.import_module(self.module), self.function)
+        dispatcher.compile(self.arguments)
+        compiled = dispatcher.overloads[self.arguments]
+        name = compiled.fndesc.llvm_func_name
+        llvm.add_symbol(self.symbol, compiled.library.get_pointer_to_function(name))
+        return compiled
+
+
+def _need(library: Any, function: Any, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    """The symbol and the descriptor of a kernel that code of a library is going to call."""
+    python = function.dispatcher.py_func
+    needed = _Needed(python.__module__, python.__name__, arguments)
+    compiled = needed()
+    library._reload_init.update(compiled.library._reload_init | {needed})
+    return needed.symbol, compiled.fndesc
+
+
+def _declared(context: Any, builder: Any, symbol: str, descriptor: Any) -> Any:
+    kind = context.call_conv.get_function_type(descriptor.restype, descriptor.argtypes)
+    return cgutils.get_or_insert_function(builder.module, kind, symbol)
 
 
 def _word(number: int) -> ir.Constant:
@@ -73,14 +121,13 @@ class _Body:
     Args:
         context, module: where it is built.
         record: the type of `shared`.
-        callee: the compiled kernel.
-        signature: the kernel's.
+        symbol, callee: of the compiled kernel.
     """
 
     def __init__(
-        self, context: Any, module: Any, record: ir.Type, callee: Any, signature: Any
+        self, context: Any, module: Any, record: ir.Type, symbol: str, callee: Any
     ) -> None:
-        self.context, self.callee, self.signature = context, callee, signature
+        self.context, self.symbol, self.callee = context, symbol, callee
         words = _WORD.as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [_BYTES.as_pointer(), words, words, _BYTES])
         self.function = ir.Function(module, kind, module.get_unique_name("run_blocks"))
@@ -98,7 +145,7 @@ class _Body:
         packed = self._field(_ARGUMENTS)
         given = [
             _borrowed(self.context, builder, kind, builder.extract_value(packed, i))
-            for i, kind in enumerate(self.signature.args[2:])
+            for i, kind in enumerate(self.callee.argtypes[2:])
         ]
         own = builder.ptrtoint(builder.load(self.function.args[0]), _WORD)
         with cgutils.for_range(builder, shares) as loop:
@@ -117,35 +164,32 @@ class _Body:
         builder.ret_void()
 
     def _call(self, bounds: list[Any], given: list[Any]) -> None:
-        builder, callee = self.builder, self.callee.fndesc
+        builder, callee = self.builder, self.callee
         # Rows are never negative: without that, each index is tested and no loop is vectorised.
         bounds = [builder.and_(row, _word(2**63 - 1)) for row in bounds]
-        target = self.context.declare_function(builder.module, callee)
+        target = _declared(self.context, builder, self.symbol, callee)
         status, _ = self.context.call_conv.call_function(
-            builder, target, callee.restype, callee.argtypes, [*bounds, *given],
-            attrs=("alwaysinline",),
-        )  # fmt: skip
+            builder, target, callee.restype, callee.argtypes, [*bounds, *given]
+        )
         with cgutils.if_unlikely(builder, status.is_error):
             builder.store(_word(1), cgutils.gep_inbounds(builder, self.shared, 0, _FAILED))
 
 
 @intrinsic
 def _in_blocks(typing_context: Any, function: Any, rows: Any, block: Any, arguments: Any) -> Any:
-    inner = (types.int64, types.int64, *arguments)
-    function.get_call_type(typing_context, inner, {})  # compiles it
+    inner = (types.int64, types.int64, *map(types.unliteral, arguments))
+    function.dispatcher.compile(inner)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        call = function.get_call_type(context.typing_context, inner, {})
-        callee = function.dispatcher.overloads[tuple(call.args)]
         library = context.active_code_library
-        library.add_linking_library(callee.library)
+        symbol, callee = _need(library, function, inner)
         start_threads()
         library._reload_init.add(start_threads)  # where the caller is read from the cache
 
         _, total, size, packed = values
         counters = ir.ArrayType(_WORD, _LINE * _MOST_SHARES)
         record = ir.LiteralStructType([_WORD] * 5 + [counters, packed.type])
-        body = _Body(context, builder.module, record, callee, call)
+        body = _Body(context, builder.module, record, symbol, callee)
         shared = cgutils.alloca_once(builder, record)
         for place, value in (
             (_ROWS, total), (_BLOCK, size), (_FAILED, _word(0)), (_ARGUMENTS, packed)
@@ -204,4 +248,37 @@ Args:
 
 Raises:
     MemoryError: a block could not allocate its scratch memory.
+"""
+
+
+@intrinsic
+def _apart(typing_context: Any, function: Any, arguments: Any) -> Any:
+    inner = tuple(map(types.unliteral, arguments))
+    function.dispatcher.compile(inner)
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        symbol, callee = _need(context.active_code_library, function, inner)
+        target = _declared(context, builder, symbol, callee)
+        given = [
+            context.cast(builder, builder.extract_value(values[1], i), kind, wanted)
+            for i, (kind, wanted) in enumerate(zip(arguments, inner, strict=True))
+        ]
+        status, _ = context.call_conv.call_function(
+            builder, target, callee.restype, callee.argtypes, given
+        )
+        with cgutils.if_unlikely(builder, status.is_error):
+            context.call_conv.return_status_propagate(builder, status)
+        return context.get_dummy_value()
+
+    return types.void(function, arguments), codegen
+
+
+apart: Any = _apart
+"""apart(function, arguments): a call that stays one, of a kernel that is compiled once.
+
+Otherwise the compiler takes what a kernel calls into it, to optimise it there again.
+
+Args:
+    function: a kernel that returns nothing.
+    arguments: a tuple of two or more.
 """

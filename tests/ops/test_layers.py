@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -31,10 +32,12 @@ def uses_of(index: Tensor, rows: int) -> Uses:
 class Layer:
     """Random inputs of one attention layer; the table has seven rows."""
 
-    def __init__(self, widths: tuple[int, ...], trainable: bool, seed: int = 0) -> None:
+    def __init__(
+        self, widths: tuple[int, ...], trainable: bool, seed: int = 0, seeds: int = 24
+    ) -> None:
         H, D, F, T, d = widths
         draw = torch.Generator().manual_seed(seed)
-        counts = [0, 1, 2, 3, 4, 4, 0, 1] * 3
+        counts = [(0, 1, 2, 3, 4, 4, 0, 1)[s % 8] for s in range(seeds)]
         self.hop = tiny.random_hop(seed, counts, 4, 7, 6, 10.0)
         self.features = torch.randn(6, F, generator=draw)
         W, E = D + F + T, H * d
@@ -102,6 +105,35 @@ def test_a_table_without_gradient() -> None:
     with use_backend("reference"):
         expected = layer.run(composed, torch.float64, 0.0, table_grad=False)
     close(layer.run(ops.attention_layer, torch.float64, 0.0, table_grad=False), expected, 1e-9)
+    close(layer.run(ops.attention_layer, torch.float32, 0.0, table_grad=False), expected, 2e-6)
+
+
+# Widths beyond a panel of the products, with and without a rest; seeds beyond a block.
+@pytest.mark.parametrize("widths", [(2, 40, 21, 19, 25), (1, 17, 32, 15, 64), (3, 33, 0, 9, 11)])
+@pytest.mark.parametrize("seeds", [1, 23, 25, 131])
+def test_the_fused_layer_at_every_edge_of_its_blocks(widths: tuple[int, ...], seeds: int) -> None:
+    layer = Layer(widths, True, seeds=seeds)
+    with use_backend("reference"):
+        expected = layer.run(composed, torch.float64, 0.3)
+    close(layer.run(ops.attention_layer, torch.float32, 0.3), expected, 1e-5)
+
+
+def test_layer_and_decoder_do_not_depend_on_threads() -> None:
+    layer, links = Layer((2, 40, 21, 19, 25), True, seeds=131), Links(131, 2, D=50)
+    before = numba.get_num_threads()
+    found = []
+    try:
+        for threads in (1, numba.config.NUMBA_NUM_THREADS):
+            numba.set_num_threads(threads)
+            found.append(
+                [layer.run(ops.attention_layer, torch.float32, 0.3)["out"],
+                 layer.run(ops.attention_layer, torch.float32, 0.3)["table"],
+                 *links.run(ops.link_scores, torch.float32).values()]
+            )  # fmt: skip
+    finally:
+        numba.set_num_threads(before)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_gradcheck_of_the_layer() -> None:
@@ -166,7 +198,7 @@ def naive_scores(
     return torch.stack(rows).view(B, 1 + C)
 
 
-@pytest.mark.parametrize(("B", "C"), [(1, 1), (5, 1), (40, 1), (7, 3), (3, 0), (17, 12)])
+@pytest.mark.parametrize(("B", "C"), [(1, 1), (5, 1), (60, 1), (49, 3), (3, 0), (17, 12)])
 def test_link_scores_equal_one_pair_at_a_time(B: int, C: int) -> None:
     links = Links(B, C)
     expected = links.run(naive_scores, torch.float64)

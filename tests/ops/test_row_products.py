@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numba
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from tidegraph.errors import SettingError
 from tidegraph.ops import linear, use_scoring
 from tidegraph.ops.products import batched_product, product
 from tidegraph.ops.row_products import row_product
+from tidegraph.ops.tiles import make_tile
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:
@@ -34,6 +37,33 @@ def test_a_row_is_right_and_the_same_alone(
     assert torch.allclose(found.double(), expected, atol=1e-4, rtol=1e-5)
     for part in (slice(first, first + 1), slice(first, None), slice(0, None, 3)):
         assert torch.equal(row_product(a[part], b, bias), found[part])
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(513, 16), (1030, 41), (0, 5)])
+def test_depths_beyond_a_panel_in_the_cache(depth: int, columns: int) -> None:
+    a, b = drawn(0, 31, depth), drawn(1, depth, columns)
+    found = row_product(a, b)
+    assert torch.allclose(found.double(), a.double() @ b.double(), atol=1e-3, rtol=1e-5)
+    assert torch.equal(row_product(a[7:8], b), found[7:8])
+
+
+@pytest.mark.parametrize(("rows", "lanes"), [(6, 8), (12, 16), (2, 4)])
+@pytest.mark.parametrize("fresh", [0, 1])
+def test_tiles_of_other_machines(rows: int, lanes: int, fresh: int) -> None:
+    """Whatever shape suits a machine's registers, the tile is right on this one too."""
+    tile = make_tile(rows, lanes, 2)
+
+    @numba.njit
+    def run(a, row, last, b, depth, out, out_row):  # type: ignore[no-untyped-def]
+        tile(a, row, np.int64(4), last, b, depth, out, out_row, np.int64(fresh))
+
+    a, b = drawn(0, rows, 37), drawn(1, 37, 2 * lanes)
+    out = drawn(2, rows, 2 * lanes)
+    last = rows - 2
+    expected = a.double() @ b.double() + (0 if fresh else out.double())
+    expected[rows - 1] = a[last].double() @ b.double() + (0 if fresh else out[rows - 1].double())
+    run(a.data_ptr(), 4 * 37, last, b.data_ptr(), 37, out.data_ptr(), 8 * lanes)
+    assert torch.allclose(out.double(), expected, atol=1e-4)
 
 
 def test_strides_and_where_the_result_goes() -> None:

@@ -19,8 +19,8 @@ from tidegraph.ops.feature_rows import load_features
 from tidegraph.ops.row_kernels import dots, load_row, padded, weighted_sums
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
-BLOCK = 16
-"""Seeds (or table rows) per block."""
+BLOCK = 24
+"""Seeds (or table rows) per block: whole tiles of the matrix products between kernels."""
 
 
 @kernel(inner=True)
@@ -74,7 +74,7 @@ def weigh(score_HK, count, s, keep_SKH, attention_SKH):  # type: ignore[no-untyp
 
 
 @kernel(block=True)
-def _forward_block(  # type: ignore[no-untyped-def]
+def forward_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, sum_HSW,
 ):  # fmt: skip
@@ -115,7 +115,7 @@ def attention_forward(  # type: ignore[no-untyped-def]
     """
     S = count_S.shape[0]
     in_blocks(
-        _forward_block, S, BLOCK,
+        forward_block, S, BLOCK,
         (query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, weight_T,
          bias_T, keep_SKH, attention_SKH, sum_HSW),
     )  # fmt: skip
@@ -170,7 +170,7 @@ def score_slope(attention_SKH, s, score_HK, count, grad_score_SKH):  # type: ign
 
 
 @kernel(block=True)
-def _backward_block(  # type: ignore[no-untyped-def]
+def backward_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S,
     features_EF, weight_T, bias_T, keep_SKH, attention_SKH, grad_sum_HSW,
     grad_query_HSW, grad_score_SKH, grad_weight_BT, grad_bias_BT,
@@ -229,7 +229,7 @@ def attention_backward(  # type: ignore[no-untyped-def]
     """
     S = count_S.shape[0]
     in_blocks(
-        _backward_block, S, BLOCK,
+        backward_block, S, BLOCK,
         (query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, weight_T,
          bias_T, keep_SKH, attention_SKH, grad_sum_HSW, grad_query_HSW, grad_score_SKH,
          grad_weight_BT, grad_bias_BT),
@@ -237,7 +237,7 @@ def attention_backward(  # type: ignore[no-untyped-def]
 
 
 @kernel(block=True, contract=True)
-def _table_block(  # type: ignore[no-untyped-def]
+def table_block(  # type: ignore[no-untyped-def]
     first, last, query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH,
     indptr_R1, slot_M, grad_table_RD,
 ):  # fmt: skip
@@ -283,14 +283,14 @@ def attention_backward_table(  # type: ignore[no-untyped-def]
     """Gradient by table row: a gather over the slots that use the row, in slot order."""
     R = grad_table_RD.shape[0]
     in_blocks(
-        _table_block, R, BLOCK,
+        table_block, R, BLOCK,
         (query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1, slot_M,
          grad_table_RD),
     )  # fmt: skip
 
 
 @kernel(block=True)
-def _gather_sum_block(first, last, grad_SD, indptr_R1, slot_M, add, out_RD):  # type: ignore[no-untyped-def]
+def gather_sum_block(first, last, grad_SD, indptr_R1, slot_M, add, out_RD):  # type: ignore[no-untyped-def]
     D = out_RD.shape[1]
     for r in range(first, last):
         if not add:
@@ -306,17 +306,4 @@ def _gather_sum_block(first, last, grad_SD, indptr_R1, slot_M, add, out_RD):  # 
 def gather_sum(grad_SD, indptr_R1, slot_M, add, out_RD):  # type: ignore[no-untyped-def]
     """out[r] = (out[r] if `add`) + sum of grad[s] over the slots s using row r, in slot order."""
     R = out_RD.shape[0]
-    in_blocks(_gather_sum_block, R, BLOCK, (grad_SD, indptr_R1, slot_M, add, out_RD))
-
-
-@kernel(block=True)
-def _gather_block(first, last, table_RD, row_S, out_SD):  # type: ignore[no-untyped-def]
-    for s in range(first, last):
-        for j in range(table_RD.shape[1]):
-            out_SD[s, j] = table_RD[row_S[s], j]
-
-
-@kernel()
-def gather_into(table_RD, row_S, out_SD):  # type: ignore[no-untyped-def]
-    """out[s] = table[row[s]]; `out` may be some columns of a wider matrix."""
-    in_blocks(_gather_block, row_S.shape[0], BLOCK, (table_RD, row_S, out_SD))
+    in_blocks(gather_sum_block, R, BLOCK, (grad_SD, indptr_R1, slot_M, add, out_RD))

@@ -23,7 +23,7 @@ def _kept(key, slot, threshold):  # type: ignore[no-untyped-def]
 
 
 @kernel(block=True)
-def _fill_block(first, last, key, threshold, scale, out):  # type: ignore[no-untyped-def]
+def fill_block(first, last, key, threshold, scale, out):  # type: ignore[no-untyped-def]
     zero = out.dtype.type(0)
     for slot in range(first, last):
         out[slot] = scale if _kept(key, slot, threshold) else zero
@@ -31,11 +31,11 @@ def _fill_block(first, last, key, threshold, scale, out):  # type: ignore[no-unt
 
 @kernel()
 def _fill_mask(key, threshold, scale, out):  # type: ignore[no-untyped-def]
-    in_blocks(_fill_block, out.shape[0], _CHUNK, (key, threshold, scale, out))
+    in_blocks(fill_block, out.shape[0], _CHUNK, (key, threshold, scale, out))
 
 
 @kernel(block=True)
-def _relu_block(first, last, key, threshold, scale, x):  # type: ignore[no-untyped-def]
+def relu_block(first, last, key, threshold, scale, x):  # type: ignore[no-untyped-def]
     zero = x.dtype.type(0)
     if threshold == 0:
         for slot in range(first, last):
@@ -49,11 +49,11 @@ def _relu_block(first, last, key, threshold, scale, x):  # type: ignore[no-untyp
 
 @kernel()
 def _relu_dropout(key, threshold, scale, x):  # type: ignore[no-untyped-def]
-    in_blocks(_relu_block, x.shape[0], _CHUNK, (key, threshold, scale, x))
+    in_blocks(relu_block, x.shape[0], _CHUNK, (key, threshold, scale, x))
 
 
 @kernel(block=True)
-def _slope_block(first, last, grad, result, scale):  # type: ignore[no-untyped-def]
+def slope_block(first, last, grad, result, scale):  # type: ignore[no-untyped-def]
     zero = grad.dtype.type(0)
     for i in range(first, last):
         slope = grad[i] * scale  # whether it is needed or not: a branch would not be vectorised
@@ -63,7 +63,19 @@ def _slope_block(first, last, grad, result, scale):  # type: ignore[no-untyped-d
 @kernel()
 def _relu_slope(grad, result, scale):  # type: ignore[no-untyped-def]
     """grad = grad * scale where result > 0, else 0."""
-    in_blocks(_slope_block, grad.shape[0], _CHUNK, (grad, result, scale))
+    in_blocks(slope_block, grad.shape[0], _CHUNK, (grad, result, scale))
+
+
+def dropout_arguments(
+    key: int, probability: float
+) -> tuple[np.uint64, np.uint64, np.uint64, np.float32]:
+    """What a float32 kernel takes for two masks: both keys, the threshold, the scale."""
+    return (
+        np.uint64(key & 0xFFFFFFFFFFFFFFFF),
+        np.uint64((key + 1) & 0xFFFFFFFFFFFFFFFF),
+        np.uint64(int(probability * 2.0**32)),
+        np.float32(1.0 / (1.0 - probability)),
+    )
 
 
 def relu_dropout_(x: Tensor, key: int, probability: float) -> Tensor:

@@ -24,7 +24,7 @@ from tidegraph.batches.prepared import Hop, Mail, Uses
 from tidegraph.errors import SettingError
 from tidegraph.ops import attention_kernels, cells, memory_kernels, reference, triton_backend
 from tidegraph.ops.feature_rows import feature_array
-from tidegraph.ops.products import product
+from tidegraph.ops.products import precision, product
 from tidegraph.ops.time_rows import needs_gradient, time_rows
 
 _BACKENDS = ("auto", "cpu", "triton", "reference")
@@ -70,7 +70,8 @@ def _apply(function: Any, *arguments: Any) -> Tensor:
     return result
 
 
-def _partial_rows(count: int, width: int) -> Tensor:
+def partial_rows(count: int, width: int) -> Tensor:
+    """Room for one float64 row a block of the attention's kernels."""
     blocks = -(-count // attention_kernels.BLOCK)
     return torch.empty(blocks, width, dtype=torch.float64)
 
@@ -211,8 +212,8 @@ def attend_backward(
     grad_query_HSW = torch.empty_like(query_HSW)
     grad_score_SKH = torch.empty_like(attention_SKH)
     time_width = len(weight_T) if train_time else 0
-    grad_weight_BT = _partial_rows(S, time_width)
-    grad_bias_BT = _partial_rows(S, time_width)
+    grad_weight_BT = partial_rows(S, time_width)
+    grad_bias_BT = partial_rows(S, time_width)
     attention_kernels.attention_backward(
         *_arrays(query_HSW, table_RD, weight_T, bias_T, hop, features_EF, keep_SKH),
         attention_SKH.numpy(),
@@ -337,6 +338,21 @@ def _inputs(
     width = memory_UD.shape[1] + partner_UD.shape[1] + features_EF.shape[1] + len(weight_T)
     input_MI = memory_UD.new_empty(len(mail.row_M), width)
     memory_kernels.build_inputs(
+        *_input_arrays(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T),
+        input_MI.numpy(),
+    )
+    return input_MI
+
+
+def _input_arrays(
+    memory_UD: Tensor,
+    partner_UD: Tensor,
+    mail: Mail,
+    features_EF: Tensor,
+    weight_T: Tensor,
+    bias_T: Tensor,
+) -> tuple[np.ndarray, ...]:
+    return (
         memory_UD.numpy(),
         partner_UD.numpy(),
         mail.row_M.numpy(),
@@ -346,9 +362,7 @@ def _inputs(
         feature_array(features_EF),
         weight_T.detach().numpy(),
         bias_T.detach().numpy(),
-        input_MI.numpy(),
     )
-    return input_MI
 
 
 def _time_gradients(
@@ -358,8 +372,8 @@ def _time_gradients(
     if not ctx.needs_input_grad[4]:
         return None, None
     grad_code_MT = product(grad_gate_MG, weight_ih[:, -len(weight_T) :])
-    grad_weight_BT = _partial_rows(grad_code_MT.shape[0], len(weight_T))
-    grad_bias_BT = _partial_rows(grad_code_MT.shape[0], len(weight_T))
+    grad_weight_BT = partial_rows(grad_code_MT.shape[0], len(weight_T))
+    grad_bias_BT = partial_rows(grad_code_MT.shape[0], len(weight_T))
     memory_kernels.time_gradient(
         grad_code_MT.numpy(),
         ctx.mail.indptr_M1.numpy(),
@@ -387,16 +401,27 @@ class _GruUpdate(torch.autograd.Function):
         bias_ih: Tensor,
         bias_hh: Tensor,
     ) -> Tensor:
-        input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
-        gate_MG, hidden_MD = cells.gru_gates(input_MI, weight_ih, weight_hh, bias_ih, bias_hh)
         out_UD = memory_UD.clone()
-        memory_kernels.gru_forward(
-            gate_MG.numpy(),
-            hidden_MD.numpy(),
-            memory_UD.numpy(),
-            mail.row_M.numpy(),
-            out_UD.numpy(),
-        )
+        if memory_UD.dtype == torch.float32 and precision() == "fp32":
+            M, (G, width) = len(mail.row_M), weight_ih.shape
+            input_MI, gate_MG = memory_UD.new_empty(M, width), memory_UD.new_empty(M, G)
+            hidden_MD = memory_UD.new_empty(M, weight_hh.shape[1])
+            memory_kernels.gru_update(
+                *_input_arrays(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T),
+                *(array.detach().contiguous().numpy()
+                  for array in (weight_ih, weight_hh, bias_ih, bias_hh)),
+                input_MI.numpy(), gate_MG.numpy(), hidden_MD.numpy(), out_UD.numpy(),
+            )  # fmt: skip
+        else:
+            input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
+            gate_MG, hidden_MD = cells.gru_gates(input_MI, weight_ih, weight_hh, bias_ih, bias_hh)
+            memory_kernels.gru_forward(
+                gate_MG.numpy(),
+                hidden_MD.numpy(),
+                memory_UD.numpy(),
+                mail.row_M.numpy(),
+                out_UD.numpy(),
+            )
         ctx.save_for_backward(memory_UD, weight_T, bias_T, weight_ih, input_MI, gate_MG, hidden_MD)
         ctx.mail = mail
         return out_UD

@@ -15,13 +15,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tidegraph.batches.prepared import Hop
-from tidegraph.ops import attention_kernels, functions
+from tidegraph.ops import functions, layer_kernels
 from tidegraph.ops.deferred import Deferred
-from tidegraph.ops.dropout import keep_mask, relu_dropout_, relu_slope_
+from tidegraph.ops.dropout import dropout_arguments, keep_mask
+from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.products import batched_product, precision, product, scores_exactly
 from tidegraph.ops.shared_layer import shared_layer
 from tidegraph.ops.shared_query import shared_query_layer
@@ -98,6 +100,8 @@ def attention_rows(
         return shared_layer(table_RD, weights, hop, features_EF)
     if not table_RD.shape[1] and not weights.time.requires_grad:
         return shared_query_layer(weights, hop, features_EF, dropout, key)
+    if precision() != "fp32" or table_RD.dtype != torch.float32:
+        return composed(table_RD, weights, hop, features_EF, dropout, key)
     key -= (key & 1 << 63) << 1  # signed: PyTorch's profiler records int64 arguments
     # One by one: autograd sees tensors only as arguments of their own.
     result: Tensor = _AttentionLayer.apply(  # type: ignore[no-untyped-call]
@@ -138,34 +142,31 @@ def composed(
 class _AttentionLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
+        hop: Hop
         *tensors, hop, features_EF, dropout, key = arguments
-        table_RD, *parameters = tensors
+        table_RD, *parameters = (tensor.detach().contiguous() for tensor in tensors)
         w = LayerWeights(*parameters)
-        table_RD = table_RD.detach().contiguous()
-        time_T, time_bias_T = w.time.detach(), w.time_bias.detach()
         S, K = hop.neighbor_SK.shape
-        H, d, _ = w.key.shape
-        E = H * d
-        joined_SJ = table_RD.new_empty(S, E + table_RD.shape[1])  # [heads' results ; own rows]
-        own_SD = joined_SJ[:, E:]
-        attention_kernels.gather_into(table_RD.numpy(), hop.self_S.numpy(), own_SD.numpy())
-        bias_E = w.query_bias + w.query_time @ torch.cos(w.time_bias)
-        query_SE = product(own_SD, w.query.t(), bias_E)
-        query_HSd = query_SE.view(S, H, d).transpose(0, 1)
-        query_HSW = batched_product(query_HSd, w.key / math.sqrt(d))
-        keep_SKH = keep_mask(key, (S, K, H) if dropout else (0, 0, 0), dropout, table_RD)
-        sum_HSW, attention_SKH = functions.attend(
-            query_HSW, table_RD, time_T, time_bias_T, hop, features_EF, keep_SKH
-        )
-        for h in range(H):
-            product(sum_HSW[h], w.value[h], out=joined_SJ[:, h * d : (h + 1) * d])
-        hidden_SE = product(joined_SJ, w.merge_in.t(), w.merge_in_bias)
-        relu_dropout_(hidden_SE, key + 1, dropout)
+        H, d, W = w.key.shape
+        E, new = H * d, table_RD.new_empty
+        keep_SKH = new((S, K, H) if dropout else (0, 0, 0))
+        attention_SKH, query_SE, query_HSW = new(S, K, H), new(S, E), new(H, S, W)
+        sum_HSW, hidden_SE = new(H, S, W), new(S, E)
+        out_SE: Tensor = new(S, E)
+        joined_SJ = new(S, E + table_RD.shape[1])  # [heads' results ; own rows]
+        layer_kernels.layer_forward(
+            table_RD.numpy(), hop.self_S.numpy(), *_hop_arrays(hop, features_EF, w),
+            w.query.numpy(), w.query_bias.numpy(), w.query_time.numpy(), w.key.numpy(),
+            w.value.numpy(), w.merge_in.numpy(), w.merge_in_bias.numpy(), w.merge_out.numpy(),
+            w.merge_out_bias.numpy(), *dropout_arguments(key, dropout), _scale(d),
+            keep_SKH.numpy(), attention_SKH.numpy(), query_SE.numpy(), query_HSW.numpy(),
+            sum_HSW.numpy(), joined_SJ.numpy(), hidden_SE.numpy(), out_SE.numpy(),
+        )  # fmt: skip
         ctx.save_for_backward(
             table_RD, *parameters, joined_SJ, query_SE, query_HSW, attention_SKH, sum_HSW, hidden_SE
         )
         ctx.hop, ctx.features_EF, ctx.keep_SKH, ctx.dropout = hop, features_EF, keep_SKH, dropout
-        return product(hidden_SE, w.merge_out.t(), w.merge_out_bias)
+        return out_SE
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -175,45 +176,57 @@ class _AttentionLayer(torch.autograd.Function):
         train_table, train_time = ctx.needs_input_grad[0], ctx.needs_input_grad[10]
         grad_SE = grads[0].contiguous()
         H, d, _ = w.key.shape
-        E, scale = H * d, 1.0 / math.sqrt(d)
-
-        grad_merge_out = product(grad_SE.t(), hidden_SE)
-        grad_hidden_SE = product(grad_SE, w.merge_out)
-        relu_slope_(grad_hidden_SE, hidden_SE, 1.0 / (1.0 - ctx.dropout))
-        grad_merge_in = product(grad_hidden_SE.t(), joined_SJ)
-        grad_joined_SJ = product(grad_hidden_SE, w.merge_in)
-
-        grad_result_HSd = grad_joined_SJ[:, :E].view(-1, H, d).transpose(0, 1)
-        grad_value = batched_product(sum_HSW.transpose(1, 2), grad_result_HSd)
-        grad_sum_HSW = batched_product(grad_result_HSd, w.value.transpose(1, 2))
-        grad = functions.attend_backward(
-            query_HSW, table_RD, w.time.detach(), w.time_bias.detach(), hop, ctx.features_EF,
-            ctx.keep_SKH, attention_SKH, grad_sum_HSW, train_table=train_table,
-            train_time=train_time,
+        E, S = H * d, len(grad_SE)
+        like = torch.empty_like
+        grad_hidden_SE, grad_joined_SJ, grad_query_SE = (
+            like(grad_SE),
+            like(joined_SJ),
+            like(grad_SE),
+        )
+        grad_sum_HSW, grad_query_HSW = like(sum_HSW), like(sum_HSW)
+        time_width = len(w.time) if train_time else 0
+        grad_time_BT = functions.partial_rows(S, time_width)
+        grad_time_bias_BT = functions.partial_rows(S, time_width)
+        grad_table_RD = like(table_RD) if train_table else table_RD[:0]
+        layer_kernels.layer_backward(
+            grad_SE.numpy(), table_RD.numpy(), *_hop_arrays(hop, ctx.features_EF, w),
+            w.query.numpy(), w.key.numpy(), w.value.numpy(), w.merge_in.numpy(),
+            w.merge_out.numpy(), ctx.keep_SKH.numpy(), attention_SKH.numpy(), query_HSW.numpy(),
+            hidden_SE.numpy(), np.float32(1.0 / (1.0 - ctx.dropout)), _scale(d),
+            hop.neighbor_uses.indptr_R1.numpy(), hop.neighbor_uses.position_M.numpy(),
+            hop.self_uses.indptr_R1.numpy(), hop.self_uses.position_M.numpy(),
+            grad_hidden_SE.numpy(), grad_joined_SJ.numpy(), grad_sum_HSW.numpy(),
+            grad_query_HSW.numpy(), grad_query_SE.numpy(), grad_time_BT.numpy(),
+            grad_time_bias_BT.numpy(), grad_table_RD.numpy(),
         )  # fmt: skip
-        query_HSd = query_SE.view(-1, H, d).transpose(0, 1)
-        grad_key = batched_product(query_HSd.transpose(1, 2), grad.query_HSW).mul_(scale)
-        grad_query_SE = torch.empty_like(query_SE)
-        key_HWd = (w.key * scale).transpose(1, 2)
-        for h in range(H):
-            out = grad_query_SE[:, h * d : (h + 1) * d]
-            product(grad.query_HSW[h], key_HWd[h], out=out)
-
-        own_SD, grad_own_SD = joined_SJ[:, E:], grad_joined_SJ[:, E:]
-        grad_query = product(grad_query_SE.t(), own_SD)
+        grad_result_HSd = grad_joined_SJ[:, :E].view(S, H, d).transpose(0, 1)
+        query_HdS = query_SE.view(S, H, d).permute(1, 2, 0)
         grad_query_bias = grad_query_SE.sum(0)
-        if train_table:
-            assert grad.table_RD is not None
-            grad_own_SD = grad_own_SD + product(grad_query_SE, w.query)
-            functions.sum_of_uses(grad_own_SD, hop.self_uses, len(table_RD), grad.table_RD)
-        code_T = torch.cos(w.time_bias)
-        grad_time_bias = grad.bias_T
-        if grad_time_bias is not None:
-            grad_time_bias = grad_time_bias - torch.sin(w.time_bias) * (
+        grad_time, grad_time_bias = None, None
+        if train_time:
+            grad_time = grad_time_BT.sum(0).float()
+            grad_time_bias = grad_time_bias_BT.sum(0).float() - torch.sin(w.time_bias) * (
                 w.query_time.t() @ grad_query_bias
             )
         return (
-            grad.table_RD, grad_query, grad_query_bias, torch.outer(grad_query_bias, code_T),
-            grad_key, grad_value, grad_merge_in, grad_hidden_SE.sum(0), grad_merge_out,
-            grad_SE.sum(0), grad.weight_T, grad_time_bias, None, None, None, None,
+            grad_table_RD if train_table else None,
+            torch.mm(grad_query_SE.t(), joined_SJ[:, E:]), grad_query_bias,
+            torch.outer(grad_query_bias, torch.cos(w.time_bias)),
+            torch.bmm(query_HdS, grad_query_HSW),
+            torch.bmm(sum_HSW.transpose(1, 2), grad_result_HSd),
+            torch.mm(grad_hidden_SE.t(), joined_SJ), grad_hidden_SE.sum(0),
+            torch.mm(grad_SE.t(), hidden_SE), grad_SE.sum(0),
+            grad_time, grad_time_bias, None, None, None, None,
         )  # fmt: skip
+
+
+def _hop_arrays(hop: Hop, features_EF: Tensor, w: LayerWeights) -> tuple[np.ndarray, ...]:
+    """What the attention kernels read of a hop and of what its slots name, in their order."""
+    return (
+        hop.neighbor_SK.numpy(), hop.event_SK.numpy(), hop.delta_SK.numpy(), hop.count_S.numpy(),
+        feature_array(features_EF), w.time.numpy(), w.time_bias.numpy(),
+    )  # fmt: skip
+
+
+def _scale(width: int) -> np.float32:
+    return np.float32(1.0 / math.sqrt(width))

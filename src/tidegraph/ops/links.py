@@ -15,14 +15,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from tidegraph._blocks import in_blocks
+from tidegraph._blocks import apart, in_blocks
 from tidegraph._jit import kernel
 from tidegraph.batches.prepared import Uses
 from tidegraph.ops import attention_kernels, functions
 from tidegraph.ops.deferred import Deferred
-from tidegraph.ops.products import product
+from tidegraph.ops.products import precision, product
+from tidegraph.ops.row_kernels import load_row
+from tidegraph.ops.row_products import (
+    JOB,
+    SCRATCH,
+    add_job,
+    add_to_rows,
+    address,
+    multiply_rows,
+    pack_jobs,
+    packed_size,
+)
+from tidegraph.ops.tiles import keep
 
-_BLOCK = 16  # events per block
+_BLOCK = 24  # events (or seeds) per block
+_FLOAT = np.int64(4)  # bytes
 
 
 @kernel(block=True, sums=True)
@@ -37,16 +50,6 @@ def _score_block(first, last, source_BD, target_XD, output_D, bias, logit_BX):  
             for j in range(D):
                 total += output_D[j] * max(source_BD[b, j] + target_XD[x, j], zero)
             logit_BX[b, c] = total
-
-
-@kernel()
-def score(source_BD, target_XD, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
-    """logit[b, c] = output . relu(source[b] + target[row of candidate c]) + bias.
-
-    Rows of `target`: the B true targets, then the negatives, event by event.
-    """
-    B = source_BD.shape[0]
-    in_blocks(_score_block, B, _BLOCK, (source_BD, target_XD, output_D, bias, logit_BX))
 
 
 @kernel(block=True, sums=True)
@@ -95,15 +98,128 @@ def _score_backward_block(  # type: ignore[no-untyped-def]
                 grad_output_D[j] += grad * max(hidden, zero)
 
 
+@kernel(inner=True)
+def _load_roots(first, last, events, candidates, seed_SD, root_R, row_RD):  # type: ignore[no-untyped-def]
+    """The rows of some events' roots: sources, true targets, negatives."""
+    for b in range(first, last):
+        load_row(row_RD, b, 0, seed_SD, root_R[b])
+        load_row(row_RD, events + b, 0, seed_SD, root_R[events + b])
+    for r in range(2 * events + first * candidates, 2 * events + last * candidates):
+        load_row(row_RD, r, 0, seed_SD, root_R[r])
+
+
+@kernel(inner=True)
+def _multiply_targets(  # type: ignore[no-untyped-def]
+    first, last, events, candidates, start, row, depth, packed, columns, out, out_row, scratch
+):  # fmt: skip
+    """The rows of some events' true targets and of their negatives, times a matrix."""
+    new, rows = np.int64(1), last - first
+    apart(multiply_rows, (
+        start + first * row, row, rows, depth, packed, columns, out + first * out_row, out_row,
+        new, scratch,
+    ))  # fmt: skip
+    skipped = np.int64(events + first * candidates)
+    apart(multiply_rows, (
+        start + skipped * row, row, np.int64(rows * candidates), depth, packed, columns,
+        out + skipped * out_row, out_row, new, scratch,
+    ))  # fmt: skip
+
+
+@kernel(inner=True)
+def _links_block(  # type: ignore[no-untyped-def]
+    first, last, seed_SD, root_R, source_P, target_P, source_bias_E, output_E, bias, row_RD,
+    source_BE, target_XE, logit_BX,
+):  # fmt: skip
+    B, E = source_BE.shape
+    D, C = row_RD.shape[1], logit_BX.shape[1] - 1
+    scratch_X = np.empty(SCRATCH, np.float32)
+    scratch, rows, new = address(scratch_X), last - first, np.int64(1)
+    row_D, row_E, start = D * _FLOAT, E * _FLOAT, address(row_RD)
+    apart(_load_roots, (first, last, B, C, seed_SD, root_R, row_RD))
+    source = address(source_BE) + first * row_E
+    apart(
+        multiply_rows,
+        (start + first * row_D, row_D, rows, D, address(source_P), E, source, row_E, new, scratch),
+    )
+    add_to_rows(source, row_E, rows, E, address(source_bias_E))
+    _multiply_targets(
+        first, last, B, C, start + B * row_D, row_D, D, address(target_P), E, address(target_XE),
+        row_E, scratch,
+    )  # fmt: skip
+    keep(scratch_X)
+    apart(_score_block, (first, last, source_BE, target_XE, output_E, bias, logit_BX))
+
+
 @kernel()
-def score_backward(  # type: ignore[no-untyped-def]
-    source_BD, target_XD, output_D, grad_BX, grad_source_BD, grad_target_XD, grad_output_GD
-):
-    """Gradients of both rows of each pair, and of `output`, one row a block."""
-    B = source_BD.shape[0]
+def links_forward(  # type: ignore[no-untyped-def]
+    seed_SD, root_R, source_ED, target_ED, source_bias_E, output_E, bias, row_RD, source_BE,
+    target_XE, logit_BX,
+):  # fmt: skip
+    """From seeds to logits, block by block; the arrays from `row_RD` on are written."""
+    E, D = source_ED.shape
+    source_P = np.empty(packed_size(D, E), np.float32)
+    target_P = np.empty(packed_size(D, E), np.float32)
+    jobs_N7 = np.empty((2, JOB), np.int64)
+    row = D * _FLOAT
+    add_job(jobs_N7, np.int64(0), address(source_ED), _FLOAT, row, D, E, address(source_P))
+    add_job(jobs_N7, np.int64(1), address(target_ED), _FLOAT, row, D, E, address(target_P))
+    pack_jobs(jobs_N7)
     in_blocks(
-        _score_backward_block, B, _BLOCK,
-        (source_BD, target_XD, output_D, grad_BX, grad_source_BD, grad_target_XD, grad_output_GD),
+        _links_block, source_BE.shape[0], _BLOCK,
+        (seed_SD, root_R, source_P, target_P, source_bias_E, output_E, bias, row_RD, source_BE,
+         target_XE, logit_BX),
+    )  # fmt: skip
+
+
+@kernel(inner=True)
+def _links_backward_block(  # type: ignore[no-untyped-def]
+    first, last, source_BE, target_XE, output_E, grad_BX, source_P, target_P, grad_source_BE,
+    grad_target_XE, grad_output_GE, grad_row_RD,
+):  # fmt: skip
+    B, E = source_BE.shape
+    D, C = grad_row_RD.shape[1], grad_BX.shape[1] - 1
+    scratch_X = np.empty(SCRATCH, np.float32)
+    scratch, rows, new = address(scratch_X), last - first, np.int64(1)
+    row_D, row_E, start = D * _FLOAT, E * _FLOAT, address(grad_row_RD)
+    apart(_score_backward_block, (
+        first, last, source_BE, target_XE, output_E, grad_BX, grad_source_BE, grad_target_XE,
+        grad_output_GE,
+    ))  # fmt: skip
+    source = address(grad_source_BE) + first * row_E
+    apart(
+        multiply_rows,
+        (source, row_E, rows, E, address(source_P), D, start + first * row_D, row_D, new, scratch),
+    )
+    _multiply_targets(
+        first, last, B, C, address(grad_target_XE), row_E, E, address(target_P), D,
+        start + B * row_D, row_D, scratch,
+    )  # fmt: skip
+    keep(scratch_X)
+
+
+@kernel()
+def links_backward(  # type: ignore[no-untyped-def]
+    source_BE, target_XE, source_ED, target_ED, output_E, grad_BX, indptr_S1, position_M,
+    grad_source_BE, grad_target_XE, grad_output_GE, grad_row_RD, grad_seed_SD,
+):  # fmt: skip
+    """From the gradient of the logits to those of the seeds; the arrays from `grad_source_BE` on
+    are written, `grad_output_GE` with one row a block."""
+    E, D = source_ED.shape
+    source_P = np.empty(packed_size(E, D), np.float32)
+    target_P = np.empty(packed_size(E, D), np.float32)
+    jobs_N7 = np.empty((2, JOB), np.int64)
+    row = D * _FLOAT
+    add_job(jobs_N7, np.int64(0), address(source_ED), row, _FLOAT, E, D, address(source_P))
+    add_job(jobs_N7, np.int64(1), address(target_ED), row, _FLOAT, E, D, address(target_P))
+    pack_jobs(jobs_N7)
+    in_blocks(
+        _links_backward_block, source_BE.shape[0], _BLOCK,
+        (source_BE, target_XE, output_E, grad_BX, source_P, target_P, grad_source_BE,
+         grad_target_XE, grad_output_GE, grad_row_RD),
+    )  # fmt: skip
+    in_blocks(
+        attention_kernels.gather_sum_block, grad_seed_SD.shape[0], _BLOCK,
+        (grad_row_RD, indptr_S1, position_M, False, grad_seed_SD),
     )  # fmt: skip
 
 
@@ -122,32 +238,41 @@ class _LinkScores(torch.autograd.Function):
         events: int,
     ) -> Tensor:
         seed_SD, B = seed_SD.detach().contiguous(), events
-        row_RD = seed_SD.new_empty(len(root_R), seed_SD.shape[1])
-        attention_kernels.gather_into(seed_SD.numpy(), root_R.numpy(), row_RD.numpy())
-        source_BD = product(row_RD[:B], source.detach().t(), source_bias.detach())
-        target_XD = product(row_RD[B:], target.detach().t())
-        logit_BX = _score(source_BD, target_XD, output, output_bias)
-        ctx.save_for_backward(source, target, output, row_RD, source_BD, target_XD)
+        source, target, output = (
+            tensor.detach().contiguous() for tensor in (source, target, output)
+        )
+        R, E, new = len(root_R), len(source), seed_SD.new_empty
+        row_RD, source_BE, target_XE = new(R, seed_SD.shape[1]), new(B, E), new(R - B, E)
+        logit_BX = new(B, R // max(B, 1) - 1)
+        links_forward(
+            seed_SD.numpy(), root_R.numpy(), source.numpy(), target.numpy(),
+            source_bias.detach().contiguous().numpy(), output.view(-1).numpy(),
+            np.float32(float(output_bias.detach())), row_RD.numpy(), source_BE.numpy(),
+            target_XE.numpy(), logit_BX.numpy(),
+        )  # fmt: skip
+        ctx.save_for_backward(source, target, output, row_RD, source_BE, target_XE)
         ctx.uses, ctx.seeds = uses, len(seed_SD)
         return logit_BX
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        source, target, output, row_RD, source_BD, target_XD = ctx.saved_tensors
-        grad_BX, B = grads[0].contiguous(), len(source_BD)
-        grad_source_BD, grad_target_XD = torch.empty_like(source_BD), torch.empty_like(target_XD)
-        grad_output_GD = output.new_empty(-(-B // _BLOCK), output.shape[1])
-        score_backward(
-            source_BD.numpy(), target_XD.numpy(), output.view(-1).numpy(), grad_BX.numpy(),
-            grad_source_BD.numpy(), grad_target_XD.numpy(), grad_output_GD.numpy(),
+        source, target, output, row_RD, source_BE, target_XE = ctx.saved_tensors
+        grad_BX, B = grads[0].contiguous(), len(source_BE)
+        grad_source_BE, grad_target_XE = torch.empty_like(source_BE), torch.empty_like(target_XE)
+        grad_output_GE = output.new_empty(-(-B // _BLOCK), output.shape[1])
+        grad_row_RD, grad_seed_SD = (
+            torch.empty_like(row_RD),
+            row_RD.new_empty(ctx.seeds, row_RD.shape[1]),
+        )
+        links_backward(
+            source_BE.numpy(), target_XE.numpy(), source.numpy(), target.numpy(),
+            output.view(-1).numpy(), grad_BX.numpy(), ctx.uses.indptr_R1.numpy(),
+            ctx.uses.position_M.numpy(), grad_source_BE.numpy(), grad_target_XE.numpy(),
+            grad_output_GE.numpy(), grad_row_RD.numpy(), grad_seed_SD.numpy(),
         )  # fmt: skip
-        grad_row_RD = torch.empty_like(row_RD)
-        product(grad_source_BD, source, out=grad_row_RD[:B])
-        product(grad_target_XD, target, out=grad_row_RD[B:])
         return (
-            functions.sum_of_uses(grad_row_RD, ctx.uses, ctx.seeds),
-            product(grad_source_BD.t(), row_RD[:B]), grad_source_BD.sum(0),
-            product(grad_target_XD.t(), row_RD[B:]), grad_output_GD.sum(0, keepdim=True),
+            grad_seed_SD, torch.mm(grad_source_BE.t(), row_RD[:B]), grad_source_BE.sum(0),
+            torch.mm(grad_target_XE.t(), row_RD[B:]), grad_output_GE.sum(0, keepdim=True),
             grad_BX.sum().view(1), None, None, None,
         )  # fmt: skip
 
@@ -186,7 +311,7 @@ def link_scores(
     arguments = seed_SD, source, source_bias, target, output, output_bias, root_R, uses, events
     if functions._fast(seed_SD) and not torch.is_grad_enabled():
         return _scores_by_seed(*arguments)
-    if not functions._fast(seed_SD):
+    if not functions._fast(seed_SD) or precision() != "fp32" or seed_SD.dtype != torch.float32:
         return composed_scores(*arguments)
     logit_BX: Tensor = _LinkScores.apply(*arguments)  # type: ignore[no-untyped-call]
     return logit_BX
@@ -219,14 +344,6 @@ def _scores_by_seed(
         source_BD.numpy(), projected_SD.numpy(), root_R[B:].numpy(), output_D, bias,
         logit_BX.numpy(),
     )  # fmt: skip
-    return logit_BX
-
-
-def _score(source_BD: Tensor, target_XD: Tensor, output: Tensor, output_bias: Tensor) -> Tensor:
-    B, output_D = len(source_BD), output.detach().view(-1).numpy()
-    logit_BX = source_BD.new_empty(B, len(target_XD) // max(B, 1))
-    bias = output_D.dtype.type(float(output_bias.detach()))
-    score(source_BD.numpy(), target_XD.numpy(), output_D, bias, logit_BX.numpy())
     return logit_BX
 
 

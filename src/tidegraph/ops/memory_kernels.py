@@ -1,27 +1,37 @@
 """CPU kernels of the memory update: building the cell's inputs, and the fused cells.
 
-Only nodes with pending mail are touched. The cells work in place on the gate buffers, so a step
-allocates what PyTorch's matrix products return and nothing else.
+Only nodes with pending mail are touched. The cells work in place on the gate buffers.
 
 Shape legend: U unique nodes, M nodes with mail, L mails, D memory width, F event-feature width,
-T time-code width.
+T time-code width, I = 2 D + F + T, G = 3 D gates, P packed.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tidegraph._blocks import in_blocks
+from tidegraph._blocks import apart, in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK
 from tidegraph.ops.elementary import sigmoid, tanh
 from tidegraph.ops.feature_rows import add_features, load_features
 from tidegraph.ops.row_kernels import load_row
+from tidegraph.ops.row_products import (
+    SCRATCH,
+    add_to_rows,
+    address,
+    multiply_rows,
+    pack_panels,
+    packed_size,
+)
+from tidegraph.ops.tiles import LANES, PANEL, keep
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
+
+_FLOAT = np.int64(4)  # bytes
 
 
 @kernel(block=True, sums=True)
-def _inputs_block(  # type: ignore[no-untyped-def]
+def inputs_block(  # type: ignore[no-untyped-def]
     first, last, memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L,
     features_EF, weight_T, bias_T, input_MI,
 ):  # fmt: skip
@@ -63,7 +73,7 @@ def build_inputs(  # type: ignore[no-untyped-def]
     """input[m] = [own memory ; partner's memory ; mean event features ; mean time code]."""
     M = row_M.shape[0]
     in_blocks(
-        _inputs_block, M, BLOCK,
+        inputs_block, M, BLOCK,
         (memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF, weight_T, bias_T,
          input_MI),
     )  # fmt: skip
@@ -104,7 +114,7 @@ def time_gradient(  # type: ignore[no-untyped-def]
 
 
 @kernel(block=True, contract=True)
-def _gru_forward_block(first, last, gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[no-untyped-def]
+def gru_forward_block(first, last, gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[no-untyped-def]
     D = np.uintp(memory_UD.shape[1])
     for m in range(first, last):
         row = np.uintp(row_M[m])
@@ -121,7 +131,82 @@ def _gru_forward_block(first, last, gate_MG, hidden_MD, memory_UD, row_M, out_UD
 def gru_forward(gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[no-untyped-def]
     """GRU cell in place: `gate` holds [r | z | input part of n] before, the gates after."""
     M = row_M.shape[0]
-    in_blocks(_gru_forward_block, M, BLOCK, (gate_MG, hidden_MD, memory_UD, row_M, out_UD))
+    in_blocks(gru_forward_block, M, BLOCK, (gate_MG, hidden_MD, memory_UD, row_M, out_UD))
+
+
+@kernel(inner=True)
+def _pack_gru_block(first, last, weight_ih_GI, weight_hh_GD, gates_P, hidden_P):  # type: ignore[no-untyped-def]
+    """Panels of the gates' matrix, own memory entering once; then those of the hidden part."""
+    G, I = weight_ih_GI.shape  # noqa: E741
+    D = weight_hh_GD.shape[1]
+    panels = (G + PANEL - 1) // PANEL
+    for p in range(first, min(last, panels)):
+        apart(pack_panels, (
+            address(weight_ih_GI), _FLOAT, I * _FLOAT, I, G, np.int64(p), np.int64(p + 1),
+            address(gates_P),
+        ))  # fmt: skip
+        column = p * PANEL
+        width = LANES if G - column <= LANES else PANEL
+        for k in range(min(width, 2 * D - column)):
+            for j in range(D):
+                gates_P[column * I + j * width + k] += weight_hh_GD[column + k, j]
+    for p in range(max(first, panels), last):
+        apart(pack_panels, (
+            address(weight_hh_GD) + 2 * D * D * _FLOAT, _FLOAT, D * _FLOAT, D, D,
+            np.int64(p - panels), np.int64(p - panels + 1), address(hidden_P),
+        ))  # fmt: skip
+
+
+@kernel(inner=True)
+def _gru_block(  # type: ignore[no-untyped-def]
+    first, last, memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF, weight_T,
+    bias_T, gates_P, hidden_P, bias_G, bias_hh_G, input_MI, gate_MG, hidden_MD, out_UD,
+):  # fmt: skip
+    D, I, G = memory_UD.shape[1], input_MI.shape[1], gate_MG.shape[1]  # noqa: E741
+    scratch_X = np.empty(SCRATCH, np.float32)
+    scratch, new, rows = address(scratch_X), np.int64(1), last - first
+    row_I, row_G, row_D = I * _FLOAT, G * _FLOAT, D * _FLOAT
+    apart(inputs_block, (
+        first, last, memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF,
+        weight_T, bias_T, input_MI,
+    ))  # fmt: skip
+    inputs = address(input_MI) + first * row_I
+    gates = address(gate_MG) + first * row_G
+    hidden = address(hidden_MD) + first * row_D
+    apart(multiply_rows, (inputs, row_I, rows, I, address(gates_P), G, gates, row_G, new, scratch))
+    add_to_rows(gates, row_G, rows, G, address(bias_G))
+    apart(
+        multiply_rows, (inputs, row_I, rows, D, address(hidden_P), D, hidden, row_D, new, scratch)
+    )
+    add_to_rows(hidden, row_D, rows, D, address(bias_hh_G) + 2 * D * _FLOAT)
+    keep(scratch_X)
+    apart(gru_forward_block, (first, last, gate_MG, hidden_MD, memory_UD, row_M, out_UD))
+
+
+@kernel()
+def gru_update(  # type: ignore[no-untyped-def]
+    memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF, weight_T, bias_T,
+    weight_ih_GI, weight_hh_GD, bias_ih_G, bias_hh_G, input_MI, gate_MG, hidden_MD, out_UD,
+):  # fmt: skip
+    """The whole memory update of a GRU, a block of nodes with mail after the other.
+
+    `out_UD` holds the memories on entry. `input_MI`, `gate_MG` and `hidden_MD` are kept for the way
+    back: the cell's inputs, the gates, and the hidden part of the candidate.
+    """
+    G, I = weight_ih_GI.shape  # noqa: E741
+    D = weight_hh_GD.shape[1]
+    gates_P = np.empty(packed_size(I, G), np.float32)
+    hidden_P = np.empty(packed_size(D, D), np.float32)
+    panels = (G + PANEL - 1) // PANEL + (D + PANEL - 1) // PANEL
+    in_blocks(_pack_gru_block, panels, np.int64(1), (weight_ih_GI, weight_hh_GD, gates_P, hidden_P))
+    bias_G = bias_ih_G.copy()
+    for g in range(2 * D):
+        bias_G[g] += bias_hh_G[g]
+    in_blocks(
+        _gru_block, row_M.shape[0], BLOCK,
+        (memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF, weight_T, bias_T,
+         gates_P, hidden_P, bias_G, bias_hh_G, input_MI, gate_MG, hidden_MD, out_UD),
+    )  # fmt: skip
 
 
 @kernel(block=True, contract=True)

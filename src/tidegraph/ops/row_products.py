@@ -1,11 +1,15 @@
-"""Matrix products whose rows do not know each other, for scoring on a CPU.
+"""Matrix products whose rows do not know each other, on a CPU.
 
 A library's product rounds a row by its place in the matrix and by how many rows there are: the
 same pair then scores a last bit apart in another batch. Here every number of the result is one
 chain of fused multiply-adds over the depth, in order, whatever else is multiplied beside it, so
-scores can be computed one by one or thousands at a time with the same bits.
+scores can be computed one by one or thousands at a time with the same bits. Kernels of training
+multiply a block's rows with the same functions, between their other steps, while the rows are in
+the cache.
 
-Shape legend: I rows, J depth, K columns; tiles of 6 rows by 16 columns stay in registers.
+Inside kernels matrices are addresses and strides in bytes, as in `tiles`.
+
+Shape legend: I rows, J depth, K columns.
 """
 
 from __future__ import annotations
@@ -13,19 +17,35 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from tidegraph._blocks import in_blocks
+from tidegraph._blocks import apart, in_blocks
 from tidegraph._jit import kernel
+from tidegraph.ops.tiles import (
+    LANES,
+    PANEL,
+    ROWS,
+    copy_eights,
+    keep,
+    load,
+    narrow_tile,
+    store,
+    transpose_eight,
+    wide_tile,
+)
 
-_ROWS = 6
 _LANES = 8
-_PANEL = 2 * _LANES
-_BLOCK = 8 * _ROWS  # rows multiplied by one thread while a panel of columns stays in its cache
+_BLOCK = 8 * ROWS  # rows multiplied by one thread while a panel of columns stays in its cache
+_DEPTH = np.int64(512)  # a panel of so many rows stays in the first-level cache
+SCRATCH = ROWS * PANEL
+"""Numbers of scratch memory that `multiply_rows` takes."""
+
+_FLOAT_BYTES = np.int64(4)
 
 
 def _multiply_add(builder: Any, lanes: Any, a: Any, b: Any, c: Any) -> Any:
@@ -35,61 +55,6 @@ def _multiply_add(builder: Any, lanes: Any, a: Any, b: Any, c: Any) -> Any:
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(lanes, [lanes] * 3), name)
     return builder.call(function, [a, b, c])
-
-
-def _tile(vectors: int) -> Any:
-    """A tile of 6 rows by `vectors` times 8 columns, accumulated in registers."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        a, *starts, b, panel, depth, out = args
-        array = {
-            position: context.make_array(signature.args[position])(context, builder, value).data
-            for position, value in ((0, a), (1 + _ROWS, b), (4 + _ROWS, out))
-        }
-        a_data, b_data, out_data = array[0], array[1 + _ROWS], array[4 + _ROWS]
-        number = ir.FloatType()
-        lanes = ir.VectorType(number, _LANES)
-        step = ir.Constant(panel.type, vectors * _LANES)
-        zero = ir.Constant(lanes, [0.0] * _LANES)
-        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
-        new_variable: Any = cgutils.alloca_once_value
-        sums = [[new_variable(builder, zero) for _ in range(vectors)] for _ in starts]
-
-        def lanes_at(data: Any, place: Any, vector: int) -> Any:
-            place = builder.add(place, ir.Constant(panel.type, vector * _LANES))
-            return builder.bitcast(builder.gep(data, [place]), lanes.as_pointer())
-
-        with cgutils.for_range(builder, depth) as loop:
-            place = builder.add(panel, builder.mul(loop.index, step))
-            columns = [builder.load(lanes_at(b_data, place, v), align=4) for v in range(vectors)]
-            for start, row in zip(starts, sums, strict=True):
-                one = builder.load(builder.gep(a_data, [builder.add(start, loop.index)]))
-                first = ir.Constant(ir.IntType(32), 0)
-                factor = builder.insert_element(ir.Constant(lanes, ir.Undefined), one, first)
-                factor = builder.shuffle_vector(factor, factor, everywhere)
-                for total, column in zip(row, columns, strict=True):
-                    builder.store(
-                        _multiply_add(builder, lanes, factor, column, builder.load(total)), total
-                    )
-        for r, row in enumerate(sums):
-            place = ir.Constant(panel.type, r * _PANEL)
-            for v, total in enumerate(row):
-                builder.store(builder.load(total), lanes_at(out_data, place, v), align=4)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def tile(
-        typing_context: Any, a: Any, s0: Any, s1: Any, s2: Any, s3: Any, s4: Any, s5: Any,
-        b: Any, panel: Any, depth: Any, out: Any,
-    ) -> Any:  # fmt: skip
-        places = [types.int64] * _ROWS
-        return types.void(a, *places, b, types.int64, types.int64, out), codegen
-
-    return tile
-
-
-_tile_1: Any = _tile(1)
-_tile_2: Any = _tile(2)
 
 
 def _row_sum(vectors: int) -> Any:
@@ -209,79 +174,189 @@ def add_weighted_rows(weight_HK, h, count, row_KX, start, width, out_BX, b, firs
             j += _LANES
 
 
-@kernel()
-def pack_columns(b_JK, packed):  # type: ignore[no-untyped-def]
-    """Lay out a matrix as `multiply_rows` reads it; the last panel is padded with zeros."""
-    J, K = b_JK.shape
-    at = 0
-    for first in range(0, K, _PANEL):
-        width = _LANES if K - first <= _LANES else _PANEL
-        for j in range(J):
-            for k in range(width):
-                packed[at] = b_JK[j, first + k] if first + k < K else np.float32(0)
-                at += 1
+@kernel(inline=True)
+def address(array):  # type: ignore[no-untyped-def]
+    """Of an array's first number, as int64; `keep` an array made in a kernel until it is used."""
+    return np.int64(array.ctypes.data)
+
+
+def _packed_size(depth: int, columns: int) -> int:
+    """Numbers that a packed matrix takes."""
+    rest = columns % PANEL
+    return depth * (columns - rest + (0 if rest == 0 else LANES if rest <= LANES else PANEL))
+
+
+packed_size: Any = kernel(inline=True)(_packed_size)
 
 
 @kernel(inner=True)
-def multiply_rows(a_IJ, first, last, packed, out_IK, out_first, tile):  # type: ignore[no-untyped-def]
-    """out[out_first + i - first] = a[i] @ b for the rows [first, last) of `a`.
+def pack_panels(b, b_row, b_column, depth, columns, first, last, to):  # type: ignore[no-untyped-def]
+    """Lay out the panels [first, last) of a matrix as `multiply_rows` reads them, from `to` on.
+
+    The last panel may be half as wide; it is padded with zeros.
+    """
+    for p in range(first, last):
+        column = np.int64(p * PANEL)
+        left = columns - column
+        width = np.int64(LANES if left <= LANES else PANEL)
+        start = b + column * b_column
+        out = to + column * depth * _FLOAT_BYTES
+        out_row = width * _FLOAT_BYTES
+        j = np.int64(0)
+        if (left >= width) & (b_column == _FLOAT_BYTES):
+            while j < depth:
+                copy_eights(out + j * out_row, start + j * b_row, width >> 3)
+                j += 1
+        elif (left >= width) & (b_row == _FLOAT_BYTES):
+            while j + 8 <= depth:
+                for k in range(0, width, 8):
+                    to_place = out + j * out_row + np.int64(k) * _FLOAT_BYTES
+                    from_place = start + j * b_row + np.int64(k) * b_column
+                    transpose_eight(to_place, out_row, from_place, b_column)
+                j += 8
+        while j < depth:
+            for k in range(width):
+                value = np.float32(0)
+                if k < left:
+                    value = load(start + j * b_row + np.int64(k) * b_column)
+                store(out + j * out_row + np.int64(k) * _FLOAT_BYTES, value)
+            j += 1
+
+
+@kernel(inner=True)
+def multiply_rows(a, a_row, rows, depth, packed, columns, out, out_row, fresh, scratch):  # type: ignore[no-untyped-def]
+    """out = (0 if `fresh`, else out) + a @ b for so many rows of unit column stride.
 
     Args:
-        a_IJ: float32, of any row stride and unit column stride.
-        packed: b, by `pack_columns`.
-        out_IK: float32; overwritten.
-        tile: float32 [96], scratch.
+        packed: the address of all of b's panels.
+        fresh: 1, or 0 to add to what is there.
+        scratch: the address of `SCRATCH` numbers.
     """
-    J, K = a_IJ.shape[1], out_IK.shape[1]
-    stride = np.int64(a_IJ.strides[0] // 4)
-    end = last - 1
-    for column in range(0, K, _PANEL):
-        width = min(_PANEL, K - column)
-        panel = np.int64(column * J)
-        for row in range(first, last, _ROWS):
-            count = min(_ROWS, last - row)
-            s0, s1, s2 = row * stride, min(row + 1, end) * stride, min(row + 2, end) * stride
-            s3, s4 = min(row + 3, end) * stride, min(row + 4, end) * stride
-            s5 = min(row + 5, end) * stride
-            if width <= _LANES:
-                _tile_1(a_IJ, s0, s1, s2, s3, s4, s5, packed, panel, np.int64(J), tile)
-            else:
-                _tile_2(a_IJ, s0, s1, s2, s3, s4, s5, packed, panel, np.int64(J), tile)
-            for r in range(count):
-                out = out_first + row - first + r
-                if width == _PANEL:
-                    for k in range(_PANEL):
-                        out_IK[out, column + k] = tile[r * _PANEL + k]
+    scratch_row = np.int64(PANEL * 4)
+    for begin in range(0, max(depth, np.int64(1)), _DEPTH):
+        steps = min(_DEPTH, depth - begin)
+        start = fresh if begin == 0 else np.int64(0)
+        for column in range(0, columns, PANEL):
+            left = columns - column
+            width = np.int64(LANES if left <= LANES else PANEL)
+            panel = packed + (column * depth + begin * width) * _FLOAT_BYTES
+            for i in range(0, rows, ROWS):
+                count = min(np.int64(ROWS), rows - i)
+                rows_at = a + i * a_row + begin * _FLOAT_BYTES
+                place = out + i * out_row + column * _FLOAT_BYTES
+                partial = (count < ROWS) | (left < width)
+                to = scratch if partial else place
+                to_row = scratch_row if partial else out_row
+                if partial & (start == 0):
+                    _copy_corner(to, to_row, place, out_row, count, min(width, left))
+                if width == PANEL:
+                    wide_tile(
+                        rows_at, a_row, _FLOAT_BYTES, count - 1, panel, steps, to, to_row, start
+                    )
                 else:
-                    for k in range(width):
-                        out_IK[out, column + k] = tile[r * _PANEL + k]
+                    narrow_tile(
+                        rows_at, a_row, _FLOAT_BYTES, count - 1, panel, steps, to, to_row, start
+                    )
+                if partial:
+                    _copy_corner(place, out_row, to, to_row, count, min(width, left))
+
+
+@kernel(inner=True)
+def _copy_corner(to, to_row, start, start_row, rows, columns):  # type: ignore[no-untyped-def]
+    for r in range(rows):
+        for k in range(columns):
+            place = np.int64(k) * _FLOAT_BYTES
+            store(to + np.int64(r) * to_row + place, load(start + np.int64(r) * start_row + place))
+
+
+@kernel(inner=True)
+def add_to_rows(out, out_row, rows, columns, bias):  # type: ignore[no-untyped-def]
+    """out[i] += bias for so many rows."""
+    for i in range(rows):
+        row = out + np.int64(i) * out_row
+        for k in range(columns):
+            place = np.int64(k) * _FLOAT_BYTES
+            store(row + place, load(row + place) + load(bias + place))
 
 
 @kernel(block=True)
-def _product_block(first, last, a_IJ, packed, bias_K, out_IK):  # type: ignore[no-untyped-def]
-    tile = np.empty(_ROWS * _PANEL, np.float32)
-    multiply_rows(a_IJ, first, last, packed, out_IK, first, tile)
-    if bias_K.shape[0] > 0:
-        for i in range(first, last):
-            for k in range(out_IK.shape[1]):
-                out_IK[i, k] += bias_K[k]
+def _pack_block(first, last, b, b_row, b_column, depth, columns, to):  # type: ignore[no-untyped-def]
+    apart(pack_panels, (b, b_row, b_column, depth, columns, first, last, to))
 
 
 @kernel()
-def _product(a_IJ, packed, bias_K, out_IK):  # type: ignore[no-untyped-def]
-    in_blocks(_product_block, a_IJ.shape[0], _BLOCK, (a_IJ, packed, bias_K, out_IK))
+def _pack(b, b_row, b_column, depth, columns, packed):  # type: ignore[no-untyped-def]
+    panels = (columns + PANEL - 1) // PANEL
+    in_blocks(
+        _pack_block, panels, np.int64(1),
+        (b, b_row, b_column, depth, columns, address(packed)),
+    )  # fmt: skip
 
 
-_NO_BIAS = np.empty(0, np.float32)
+# Columns of a list of matrices to be packed: address, strides, depth, columns, where to, and the
+# number of panels before it.
+JOB = 7
+
+
+@kernel(inner=True)
+def add_job(jobs_N7, n, b, b_row, b_column, depth, columns, to):  # type: ignore[no-untyped-def]
+    """Put a matrix on the list, as its n-th; returns the address behind its packed form."""
+    before = np.int64(0)
+    if n > 0:
+        panels = (jobs_N7[n - 1, 4] + PANEL - 1) // PANEL
+        before = jobs_N7[n - 1, 6] + panels
+    for i, value in enumerate((b, b_row, b_column, depth, columns, to, before)):
+        jobs_N7[n, i] = value
+    return to + packed_size(depth, columns) * _FLOAT_BYTES
+
+
+@kernel(block=True)
+def _pack_jobs_block(first, last, jobs_N7, one):  # type: ignore[no-untyped-def]
+    n = np.int64(0)
+    for p in range(first, last):
+        while (n + one < jobs_N7.shape[0]) and (p >= jobs_N7[n + 1, 6]):
+            n += one
+        place = np.int64(p - jobs_N7[n, 6])
+        apart(pack_panels, (
+            jobs_N7[n, 0], jobs_N7[n, 1], jobs_N7[n, 2], jobs_N7[n, 3], jobs_N7[n, 4],
+            place, place + one, jobs_N7[n, 5],
+        ))  # fmt: skip
+
+
+@kernel(inner=True)
+def pack_jobs(jobs_N7):  # type: ignore[no-untyped-def]
+    """Pack the listed matrices, panels dealt out to all threads."""
+    last = jobs_N7.shape[0] - 1
+    panels = jobs_N7[last, 6] + (jobs_N7[last, 4] + PANEL - 1) // PANEL
+    in_blocks(_pack_jobs_block, panels, np.int64(2), (jobs_N7, np.int64(1)))
+
+
+@kernel(block=True)
+def _product_block(first, last, a, a_row, depth, packed, columns, bias, out, out_row):  # type: ignore[no-untyped-def]
+    scratch = np.empty(SCRATCH, np.float32)
+    place, rows = out + first * out_row, last - first
+    apart(multiply_rows, (
+        a + first * a_row, a_row, rows, depth, packed, columns, place, out_row, np.int64(1),
+        address(scratch),
+    ))  # fmt: skip
+    keep(scratch)
+    if bias != 0:
+        add_to_rows(place, out_row, rows, columns, bias)
+
+
+@kernel()
+def _product(a, a_row, rows, depth, packed, columns, bias, out, out_row):  # type: ignore[no-untyped-def]
+    in_blocks(
+        _product_block, rows, np.int64(_BLOCK),
+        (a, a_row, depth, address(packed), columns, bias, out, out_row),
+    )  # fmt: skip
 
 
 def packed_columns(b_JK: Tensor) -> np.ndarray:
-    """A matrix as the kernels of this file take it; any strides."""
+    """A matrix as the kernels of this file take it; any strides, float32."""
     J, K = b_JK.shape
-    last = K % _PANEL
-    width = K - last + (0 if last == 0 else _LANES if last <= _LANES else _PANEL)
-    packed = np.empty(J * width, np.float32)
-    pack_columns(b_JK.detach().numpy(), packed)
+    packed = np.empty(_packed_size(J, K), np.float32)
+    _pack(b_JK.data_ptr(), 4 * b_JK.stride(0), 4 * b_JK.stride(1), J, K, packed)
     return packed
 
 
@@ -301,11 +376,15 @@ def row_product(
     >>> bool((row_product(a, b)[130:131] == row_product(a[130:131], b)).all())
     True
     """
-    a_IJ = a_IJ.detach()
-    if a_IJ.stride(1) != 1 and a_IJ.shape[1] > 1:
+    I, J = a_IJ.shape  # noqa: E741
+    K = b_JK.shape[1]
+    if a_IJ.stride(1) != 1 and J > 1:
         a_IJ = a_IJ.contiguous()
     if out_IK is None:
-        out_IK = a_IJ.new_empty(a_IJ.shape[0], b_JK.shape[1])
-    bias = _NO_BIAS if bias_K is None else bias_K.detach().contiguous().numpy()
-    _product(a_IJ.numpy(), packed_columns(b_JK), bias, out_IK.numpy())
+        out_IK = torch.empty(I, K)
+    bias_K = None if bias_K is None else bias_K.contiguous()
+    _product(
+        a_IJ.data_ptr(), 4 * a_IJ.stride(0), I, J, packed_columns(b_JK), K,
+        0 if bias_K is None else bias_K.data_ptr(), out_IK.data_ptr(), 4 * out_IK.stride(0),
+    )  # fmt: skip
     return out_IK

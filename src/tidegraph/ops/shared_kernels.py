@@ -13,12 +13,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidegraph._blocks import in_blocks
+from tidegraph._blocks import apart, in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK, softmax
 from tidegraph.ops.feature_rows import load_features
 from tidegraph.ops.row_kernels import dots, load_row, padded
-from tidegraph.ops.row_products import add_weighted_rows, multiply_rows, turned
+from tidegraph.ops.row_products import (
+    SCRATCH,
+    add_weighted_rows,
+    address,
+    multiply_rows,
+    turned,
+)
+from tidegraph.ops.tiles import keep
 from tidegraph.ops.time_kernels import split_turns, time_circle, time_code
 
 _SEEDS = 48
@@ -224,7 +231,7 @@ def _embed_block(  # type: ignore[no-untyped-def]
     sums_BT = sums[: _SEEDS * H * T].reshape(_SEEDS, H * T)
     hidden_BP = np.zeros((_SEEDS, P), np.float32)
     result_BE = np.empty((_SEEDS, E), np.float32)
-    tile = np.empty(96, np.float32)
+    scratch = np.empty(SCRATCH, np.float32)
     loaded = -1
     count = 0
     for b in range(last - first):
@@ -264,7 +271,14 @@ def _embed_block(  # type: ignore[no-untyped-def]
             hidden_BP[b, j] = base_AE[own_G[g], j]
         for h in range(H):
             add_weighted_rows(weight_HK, h, count, row_KE, h * E, E, hidden_BP, b, 0)
-    multiply_rows(sums_BT, 0, last - first, time_packed, result_BE, 0, tile)
+    depth = np.int64(H * T)
+    apart(multiply_rows, (
+        address(sums), depth * 4, last - first, depth, address(time_packed), np.int64(E),
+        address(result_BE), np.int64(4 * E), np.int64(1), address(scratch),
+    ))  # fmt: skip
+    keep(sums)
+    keep(scratch)
+    keep(result_BE)
     zero = np.float32(0)
     for b in range(last - first):
         s = seed_X[first + b]

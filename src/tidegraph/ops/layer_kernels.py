@@ -1,0 +1,272 @@
+"""CPU kernels of a whole attention layer: a block of seeds goes through all its steps at once.
+
+Between two steps of a layer stand matrix products, and a product of all seeds leaves its result in
+the memory that both cores share, from where the next step reads it. Here a thread takes some seeds
+through the queries, the attention, the values and the merge while their rows are in its own cache;
+backward the same. Only the weights' gradients are sums over all seeds: they are left to the caller.
+
+Shape legend: S seeds, K slots per seed, R table rows, D table width, W width of a neighbour's row,
+H heads, d width per head, E = H d, J = E + D, T time-code width, B blocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidegraph._blocks import apart, in_blocks
+from tidegraph._jit import kernel
+from tidegraph.ops.attention_kernels import (
+    BLOCK,
+    backward_block,
+    forward_block,
+    gather_sum_block,
+    table_block,
+)
+from tidegraph.ops.dropout import fill_block, relu_block, slope_block
+from tidegraph.ops.row_kernels import load_row
+from tidegraph.ops.row_products import (
+    JOB,
+    SCRATCH,
+    add_job,
+    add_to_rows,
+    address,
+    multiply_rows,
+    pack_jobs,
+    packed_size,
+)
+from tidegraph.ops.tiles import keep
+
+_FLOAT = np.int64(4)  # bytes
+
+
+@kernel(inner=True, sums=True)
+def _query_bias(bias_E, time_ET, time_bias_T, out_E):  # type: ignore[no-untyped-def]
+    """Phi(0) = cos(b) is the same for every seed: its projection is a bias."""
+    T = time_bias_T.shape[0]
+    code_T = np.empty(T, np.float32)
+    for j in range(T):
+        code_T[j] = np.cos(np.float64(time_bias_T[j]))
+    for e in range(out_E.shape[0]):
+        total = bias_E[e]
+        for j in range(T):
+            total += time_ET[e, j] * code_T[j]
+        out_E[e] = total
+
+
+@kernel(inner=True)
+def _scale_rows(rows_SE, first, last, scale):  # type: ignore[no-untyped-def]
+    for s in range(first, last):
+        for j in range(rows_SE.shape[1]):
+            rows_SE[s, j] *= scale
+
+
+@kernel(inner=True)  # its arrays overlap the addresses that it forms
+def _layer_forward_block(  # type: ignore[no-untyped-def]
+    first, last, table_RD, self_S, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T,
+    time_bias_T, packed_P, query_bias_E, merge_in_bias_E, merge_out_bias_E, key, merge_key,
+    threshold, keep_scale, scale, keep_SKH, keep_X, attention_SKH, query_SE, query_HSW, sum_HSW,
+    joined_SJ, hidden_SE, hidden_X, out_SE,
+):  # fmt: skip
+    H, S, W = query_HSW.shape
+    E, J = query_SE.shape[1], joined_SJ.shape[1]
+    D, d, K = J - E, E // H, neighbor_SK.shape[1]
+    scratch_X = np.empty(SCRATCH, np.float32)
+    scratch, packed = address(scratch_X), address(packed_P)
+    new = np.int64(1)
+    rows = last - first
+    row_E, row_J, row_W = E * _FLOAT, J * _FLOAT, W * _FLOAT
+    joined = address(joined_SJ) + first * row_J
+    query = address(query_SE) + first * row_E
+    for s in range(first, last):
+        load_row(joined_SJ, s, E, table_RD, self_S[s])
+
+    apart(multiply_rows, (joined + row_E, row_J, rows, D, packed, E, query, row_E, new, scratch))
+    packed += packed_size(D, E) * _FLOAT
+    add_to_rows(query, row_E, rows, E, address(query_bias_E))
+    _scale_rows(query_SE, first, last, scale)
+    for h in range(H):
+        wide = address(query_HSW) + (h * S + first) * row_W
+        part = query + h * d * _FLOAT
+        apart(multiply_rows, (part, row_E, rows, d, packed, W, wide, row_W, new, scratch))
+        packed += packed_size(d, W) * _FLOAT
+
+    if keep_X.shape[0] > 0:
+        apart(fill_block, (first * K * H, last * K * H, key, threshold, keep_scale, keep_X))
+    apart(forward_block, (
+        first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF,
+        time_T, time_bias_T, keep_SKH, attention_SKH, sum_HSW,
+    ))  # fmt: skip
+
+    for h in range(H):
+        wide = address(sum_HSW) + (h * S + first) * row_W
+        part = joined + h * d * _FLOAT
+        apart(multiply_rows, (wide, row_W, rows, W, packed, d, part, row_J, new, scratch))
+        packed += packed_size(W, d) * _FLOAT
+    hidden = address(hidden_SE) + first * row_E
+    apart(multiply_rows, (joined, row_J, rows, J, packed, E, hidden, row_E, new, scratch))
+    packed += packed_size(J, E) * _FLOAT
+    add_to_rows(hidden, row_E, rows, E, address(merge_in_bias_E))
+    apart(relu_block, (first * E, last * E, merge_key, threshold, keep_scale, hidden_X))
+    out = address(out_SE) + first * row_E
+    apart(multiply_rows, (hidden, row_E, rows, E, packed, E, out, row_E, new, scratch))
+    add_to_rows(out, row_E, rows, E, address(merge_out_bias_E))
+    keep(scratch_X)
+
+
+@kernel()
+def layer_forward(  # type: ignore[no-untyped-def]
+    table_RD, self_S, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T, time_bias_T,
+    query_ED, query_bias_E, query_time_ET, key_HdW, value_HWd, merge_in_EJ, merge_in_bias_E,
+    merge_out_EE, merge_out_bias_E, key, merge_key, threshold, keep_scale, scale,
+    keep_SKH, attention_SKH, query_SE, query_HSW, sum_HSW, joined_SJ, hidden_SE, out_SE,
+):  # fmt: skip
+    """Embeddings of all seeds into `out_SE`; the arrays after `scale` are written.
+
+    `query_SE` is kept after its multiplication by `scale`. A `keep_SKH` of shape [0, 0, 0] means no
+    dropout on the attention weights.
+    """
+    H, d, W = key_HdW.shape
+    E, D = query_ED.shape
+    J = E + D
+    size = packed_size(D, E) + H * (packed_size(d, W) + packed_size(W, d))
+    packed_P = np.empty(size + packed_size(J, E) + packed_size(E, E), np.float32)
+    jobs_N7 = np.empty((2 * H + 3, JOB), np.int64)
+    to, n = address(packed_P), np.int64(0)
+    one = _FLOAT
+    to = add_job(jobs_N7, n, address(query_ED), one, D * _FLOAT, D, E, to)
+    for h in range(H):
+        n += 1
+        place = address(key_HdW) + h * d * W * _FLOAT
+        to = add_job(jobs_N7, n, place, W * _FLOAT, one, d, W, to)
+    for h in range(H):
+        n += 1
+        place = address(value_HWd) + h * d * W * _FLOAT
+        to = add_job(jobs_N7, n, place, d * _FLOAT, one, W, d, to)
+    to = add_job(jobs_N7, n + 1, address(merge_in_EJ), one, J * _FLOAT, J, E, to)
+    to = add_job(jobs_N7, n + 2, address(merge_out_EE), one, E * _FLOAT, E, E, to)
+    pack_jobs(jobs_N7)
+    bias_E = np.empty(E, np.float32)
+    _query_bias(query_bias_E, query_time_ET, time_bias_T, bias_E)
+    in_blocks(
+        _layer_forward_block, count_S.shape[0], BLOCK,
+        (table_RD, self_S, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T,
+         time_bias_T, packed_P, bias_E, merge_in_bias_E, merge_out_bias_E, key, merge_key,
+         threshold, keep_scale, scale, keep_SKH, keep_SKH.reshape(keep_SKH.size), attention_SKH,
+         query_SE, query_HSW, sum_HSW, joined_SJ, hidden_SE, hidden_SE.reshape(hidden_SE.size),
+         out_SE),
+    )  # fmt: skip
+
+
+@kernel(inner=True)
+def _layer_backward_block(  # type: ignore[no-untyped-def]
+    first, last, grad_SE, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T,
+    time_bias_T, packed_P, keep_SKH, attention_SKH, query_HSW, hidden_X, keep_scale, scale,
+    train_table, grad_hidden_SE, grad_hidden_X, grad_joined_SJ, grad_sum_HSW, grad_query_HSW,
+    grad_query_SE, grad_score_SKH, grad_weight_BT, grad_bias_BT,
+):  # fmt: skip
+    H, S, W = query_HSW.shape
+    E, J = grad_SE.shape[1], grad_joined_SJ.shape[1]
+    D, d = J - E, E // H
+    scratch_X = np.empty(SCRATCH, np.float32)
+    scratch, packed = address(scratch_X), address(packed_P)
+    new, more = np.int64(1), np.int64(0)
+    rows = last - first
+    row_E, row_J, row_W = E * _FLOAT, J * _FLOAT, W * _FLOAT
+    out = address(grad_SE) + first * row_E
+    hidden = address(grad_hidden_SE) + first * row_E
+    joined = address(grad_joined_SJ) + first * row_J
+    query = address(grad_query_SE) + first * row_E
+
+    apart(multiply_rows, (out, row_E, rows, E, packed, E, hidden, row_E, new, scratch))
+    packed += packed_size(E, E) * _FLOAT
+    apart(slope_block, (first * E, last * E, grad_hidden_X, hidden_X, keep_scale))
+    apart(multiply_rows, (hidden, row_E, rows, E, packed, J, joined, row_J, new, scratch))
+    packed += packed_size(E, J) * _FLOAT
+    for h in range(H):
+        wide = address(grad_sum_HSW) + (h * S + first) * row_W
+        part = joined + h * d * _FLOAT
+        apart(multiply_rows, (part, row_J, rows, d, packed, W, wide, row_W, new, scratch))
+        packed += packed_size(d, W) * _FLOAT
+
+    apart(backward_block, (
+        first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF,
+        time_T, time_bias_T, keep_SKH, attention_SKH, grad_sum_HSW, grad_query_HSW, grad_score_SKH,
+        grad_weight_BT, grad_bias_BT,
+    ))  # fmt: skip
+
+    for h in range(H):
+        wide = address(grad_query_HSW) + (h * S + first) * row_W
+        part = query + h * d * _FLOAT
+        apart(multiply_rows, (wide, row_W, rows, W, packed, d, part, row_E, new, scratch))
+        packed += packed_size(W, d) * _FLOAT
+    _scale_rows(grad_query_SE, first, last, scale)
+    if train_table:
+        own = joined + row_E
+        apart(multiply_rows, (query, row_E, rows, E, packed, D, own, row_J, more, scratch))
+    keep(scratch_X)
+
+
+@kernel(inner=True)
+def _layer_table_block(  # type: ignore[no-untyped-def]
+    first, last, query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1,
+    slot_M, grad_own_SD, self_indptr_R1, self_M, grad_table_RD,
+):  # fmt: skip
+    apart(table_block, (
+        first, last, query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1,
+        slot_M, grad_table_RD,
+    ))  # fmt: skip
+    apart(gather_sum_block, (first, last, grad_own_SD, self_indptr_R1, self_M, True, grad_table_RD))
+
+
+@kernel()
+def layer_backward(  # type: ignore[no-untyped-def]
+    grad_SE, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T, time_bias_T,
+    query_ED, key_HdW, value_HWd, merge_in_EJ, merge_out_EE,
+    keep_SKH, attention_SKH, query_HSW, hidden_SE, keep_scale, scale,
+    indptr_R1, slot_M, self_indptr_R1, self_M,
+    grad_hidden_SE, grad_joined_SJ, grad_sum_HSW, grad_query_HSW, grad_query_SE, grad_weight_BT,
+    grad_bias_BT, grad_table_RD,
+):  # fmt: skip
+    """From the gradient of the embeddings to those of every row before; the arrays from
+    `grad_hidden_SE` on are written.
+
+    A `grad_table_RD` without rows means a table that is not trained, a `grad_weight_BT` of width 0
+    a fixed time code.
+    """
+    H, d, W = key_HdW.shape
+    E, D = query_ED.shape
+    J = E + D
+    size = packed_size(E, E) + packed_size(E, J) + packed_size(E, D)
+    size += H * (packed_size(d, W) + packed_size(W, d))
+    packed_P = np.empty(size, np.float32)
+    jobs_N7 = np.empty((2 * H + 3, JOB), np.int64)
+    to, n = address(packed_P), np.int64(1)
+    one = _FLOAT
+    to = add_job(jobs_N7, np.int64(0), address(merge_out_EE), E * _FLOAT, one, E, E, to)
+    to = add_job(jobs_N7, n, address(merge_in_EJ), J * _FLOAT, one, E, J, to)
+    for h in range(H):
+        n += 1
+        place = address(value_HWd) + h * d * W * _FLOAT
+        to = add_job(jobs_N7, n, place, one, d * _FLOAT, d, W, to)
+    for h in range(H):
+        n += 1
+        place = address(key_HdW) + h * d * W * _FLOAT
+        to = add_job(jobs_N7, n, place, one, W * _FLOAT, W, d, to)
+    to = add_job(jobs_N7, n + 1, address(query_ED), D * _FLOAT, one, E, D, to)
+    pack_jobs(jobs_N7)
+    grad_score_SKH = np.empty_like(attention_SKH)
+    train_table = grad_table_RD.shape[0] > 0
+    in_blocks(
+        _layer_backward_block, count_S.shape[0], BLOCK,
+        (grad_SE, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T,
+         time_bias_T, packed_P, keep_SKH, attention_SKH, query_HSW,
+         hidden_SE.reshape(hidden_SE.size), keep_scale, scale, train_table, grad_hidden_SE,
+         grad_hidden_SE.reshape(grad_hidden_SE.size), grad_joined_SJ, grad_sum_HSW, grad_query_HSW,
+         grad_query_SE, grad_score_SKH, grad_weight_BT, grad_bias_BT),
+    )  # fmt: skip
+    if train_table:
+        in_blocks(
+            _layer_table_block, grad_table_RD.shape[0], BLOCK,
+            (query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1, slot_M,
+             grad_joined_SJ[:, E:], self_indptr_R1, self_M, grad_table_RD),
+        )  # fmt: skip
