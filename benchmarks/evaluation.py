@@ -81,22 +81,25 @@ class Bench:
         first, last = int(event_B[0]), int(event_B[-1])
         return self.ranking.candidates(first, last + 1, count=self.candidates).node_BC
 
-    def pieces(self) -> Iterator[Piece[None]]:
+    def pieces(self, stream: Stream) -> Iterator[Piece[None]]:
         """Every batch of the test split with its candidates."""
         for number in self.numbers:
             negative_BC = self.negatives(self.stream.plan.events(number))
-            yield Piece(self.stream.preparer.prepare(number, negative_BC), True, None)
+            yield Piece(stream.preparer.prepare(number, negative_BC), True, None)
 
     def joint(self) -> np.ndarray:
         """Logits [E, 1 + C] of the test split, many batches at once."""
+        stream = self.stream.for_scoring()
         scorer = JointScorer(self.model, self.state.clone(), self.stream, StageTimes())
-        return np.concatenate([logit_BC for _, logit_BC in scorer.run(self.pieces())])
+        return np.concatenate([logit_BC for _, logit_BC in scorer.run(self.pieces(stream))])
 
     def batches(self, scoring: str) -> np.ndarray:
         """The same, batch after batch."""
         scorer = SingleScorer(EagerExecutor(self.model, self.state.clone()))
         with use_scoring(scoring):
-            return np.concatenate([logit_BC for _, logit_BC in scorer.run(self.pieces())])
+            return np.concatenate(
+                [logit_BC for _, logit_BC in scorer.run(self.pieces(self.stream))]
+            )
 
     def one_by_one(self, scoring: str, batches: int) -> np.ndarray:
         """Each event of the first batches alone; the state moves at the batches' borders."""

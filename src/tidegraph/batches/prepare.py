@@ -6,6 +6,7 @@ same arguments give the same batch, in any order and on any thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,9 +24,10 @@ from tidegraph.batches.prepared import (
     Mail,
     PreparedBatch,
     Seeds,
+    Uses,
     Writes,
 )
-from tidegraph.batches.rows import NONE, distinct, uses_of
+from tidegraph.batches.rows import NO_USES, NONE, distinct, uses_of
 from tidegraph.errors import SettingError
 from tidegraph.events.core import Events
 from tidegraph.features.store import FeatureStore
@@ -93,6 +95,8 @@ class Preparer:
             it to a device fetches them.
         neighbor_index: index of the events that count as neighbours, where that is not all of
             them; mail follows from `index` all the same.
+        transposes: list each row's uses, which gradients are summed by. Off, the lists are empty:
+            the batch can be scored.
     """
 
     events: Events
@@ -106,6 +110,7 @@ class Preparer:
     compact: bool = False
     gather: bool = True
     neighbor_index: TemporalIndex | None = None
+    transposes: bool = True
 
     def __post_init__(self) -> None:
         if self.history.shared and len(self.history.neighbors) != 1:
@@ -279,10 +284,12 @@ class Preparer:
             key=make_key(self.seed, Purpose.DROPOUT, request.epoch, request.number),
             event_B=torch.from_numpy(request.event_B),
             root_R=torch.from_numpy(root_R),
-            root_uses=uses_of(root_R, seed_count),
+            root_uses=self._uses(root_R, seed_count),
             candidates=C,
             node_U=torch.from_numpy(node_U),
-            hops=tuple(hop.build(rows) for hop, rows in zip(hops, event_rows, strict=False)),
+            hops=tuple(
+                hop.build(rows, self._uses) for hop, rows in zip(hops, event_rows, strict=False)
+            ),
             mail=None if mail is None else mail.build(event_rows[len(hops)]),
             writes=writes,
             features=features,
@@ -306,6 +313,9 @@ class Preparer:
     def _asked(self, seeds: _Seeds, request: _Request) -> Asked:
         before = request.neighbors_before if seeds.bound is None else seeds.bound
         return Asked(self._neighbors, seeds.node, seeds.time, before, request.inclusive)
+
+    def _uses(self, index_P: np.ndarray, rows: int) -> Uses:
+        return uses_of(index_P, rows) if self.transposes else NO_USES
 
     def _unique(self, seeds: _Seeds) -> tuple[_Seeds, np.ndarray]:
         """The distinct seeds and, for each of the given ones, its number (-1 for padding)."""
@@ -385,7 +395,7 @@ class Preparer:
             )  # fmt: skip
         return Seeds(
             row_S=torch.from_numpy(row_S),
-            row_uses=uses_of(row_S, nodes),
+            row_uses=self._uses(row_S, nodes),
             time_S=torch.from_numpy(roots.time),
             elapsed_S=None if elapsed_S is None else torch.from_numpy(elapsed_S),
         )
@@ -563,7 +573,7 @@ class _HopArrays:
         row_SK = np.where(slot_SK >= 0, row_SK, -1)
         return np.concatenate([self.row_X[:S, None], row_SK], axis=1).astype(np.int32)
 
-    def build(self, event_SK: np.ndarray) -> Hop:
+    def build(self, event_SK: np.ndarray, uses: Callable[[np.ndarray, int], Uses]) -> Hop:
         S, K = self.neighbors.neighbor_SK.shape
         self_S, neighbor_X = self.row_X[:S], self.row_X[S:]
         return Hop(
@@ -572,8 +582,8 @@ class _HopArrays:
             event_SK=torch.from_numpy(event_SK),
             delta_SK=torch.from_numpy(self.neighbors.delta_SK),
             count_S=torch.from_numpy(self.neighbors.count_S),
-            self_uses=uses_of(self_S, self.table_rows),
-            neighbor_uses=uses_of(neighbor_X, self.table_rows),
+            self_uses=uses(self_S, self.table_rows),
+            neighbor_uses=uses(neighbor_X, self.table_rows),
         )
 
 

@@ -48,3 +48,7 @@ def transposed(index_P: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
 def uses_of(index_P: np.ndarray, rows: int) -> Uses:
     """`transposed`, as a batch holds it."""
     return Uses(*(torch.from_numpy(part) for part in transposed(index_P, rows)))
+
+
+NO_USES = Uses(torch.empty(0, dtype=torch.int32), torch.empty(0, dtype=torch.int32))
+"""Of a batch that is only scored."""

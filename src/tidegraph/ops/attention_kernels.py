@@ -26,7 +26,7 @@ BLOCK = 24
 @kernel(inner=True)
 def _load_rows(  # type: ignore[no-untyped-def]
     row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
-    turns_4X, limits, weight_T, bias_T,
+    turns_3X, limits, weight_T, bias_T,
 ):  # fmt: skip
     """The `count` neighbours of seed s, each [table row ; features ; time code ; padding]."""
     D = table_RD.shape[1]
@@ -37,7 +37,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
             load_features(row_KX, i, D, features_EF, event_SK[s, i])
     # In a loop of their own: the copies above then wait for memory several rows at a time.
     for i in range(count):
-        time_code(row_KX, i, D + F, delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
+        time_code(row_KX, i, D + F, delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
 
 
 @kernel()
@@ -81,8 +81,8 @@ def forward_block(  # type: ignore[no-untyped-def]
     H, _, W = query_HSW.shape
     K = neighbor_SK.shape[1]
     X = padded(W)
-    turns_4X = np.empty((4, X), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_4X)
+    turns_3X = np.empty((3, X), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3X)
     row_KX = np.empty((K, X), query_HSW.dtype)
     query_HX = np.zeros((H, X), query_HSW.dtype)
     sum_HX = np.empty((H, X), query_HSW.dtype)
@@ -91,7 +91,7 @@ def forward_block(  # type: ignore[no-untyped-def]
         count = count_S[s]
         _load_rows(
             row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
-            turns_4X, limits, weight_T, bias_T,
+            turns_3X, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
             for j in range(W):
@@ -123,12 +123,12 @@ def attention_forward(  # type: ignore[no-untyped-def]
 
 @kernel(inner=True, contract=True)
 def _time_gradient(  # type: ignore[no-untyped-def]
-    s, count, start, delta_SK, turns_4X, limits, weight_T, bias_T, query_HSW, grad_HX,
+    s, count, start, delta_SK, turns_3X, limits, weight_T, bias_T, query_HSW, grad_HX,
     attention_SKH, keep_SKH, score_HK, slope_1X, grad_weight_T, grad_bias_T,
 ):  # fmt: skip
     """Add seed s's part of the gradients of the time code's parameters."""
     for i in range(count):
-        time_slope(slope_1X, 0, 0, delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
+        time_slope(slope_1X, 0, 0, delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
         d = np.float64(delta_SK[s, i])
         for h in range(query_HSW.shape[0]):
             weight = attention_SKH[s, i, h]
@@ -179,8 +179,8 @@ def backward_block(  # type: ignore[no-untyped-def]
     H, _, W = query_HSW.shape
     K = neighbor_SK.shape[1]
     X = padded(W)
-    turns_4X = np.empty((4, X), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_4X)
+    turns_3X = np.empty((3, X), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3X)
     row_KX = np.empty((K, X), query_HSW.dtype)
     grad_HX = np.zeros((H, X), query_HSW.dtype)
     sum_HX = np.empty((H, X), query_HSW.dtype)
@@ -195,7 +195,7 @@ def backward_block(  # type: ignore[no-untyped-def]
         count = count_S[s]
         _load_rows(
             row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
-            turns_4X, limits, weight_T, bias_T,
+            turns_3X, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
             for j in range(W):
@@ -212,7 +212,7 @@ def backward_block(  # type: ignore[no-untyped-def]
                 grad_query_HSW[h, s, j] = sum_HX[h, j]
         if train_time:
             _time_gradient(
-                s, count, start, delta_SK, turns_4X, limits, weight_T, bias_T, query_HSW, grad_HX,
+                s, count, start, delta_SK, turns_3X, limits, weight_T, bias_T, query_HSW, grad_HX,
                 attention_SKH, keep_SKH, score_HK, slope_1X, grad_weight_T, grad_bias_T,
             )  # fmt: skip
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tidegraph._jit import kernel
 from tidegraph.features.decode_kernels import from_bfloat16
+from tidegraph.ops.row_kernels import load_row
 
 
 def feature_array(features_EF: Tensor) -> np.ndarray:
@@ -28,14 +29,6 @@ def feature_array(features_EF: Tensor) -> np.ndarray:
         return features_EF.view(torch.int16).numpy().view(np.uint16)
     array: np.ndarray = features_EF.numpy()
     return array
-
-
-@kernel()
-def _copy_floats(out_KX, i, start, features_EF, r):  # type: ignore[no-untyped-def]
-    to, row, first = np.uintp(i), np.uintp(r), np.uintp(start)
-    for k in range(features_EF.shape[1]):
-        j = np.uintp(k)
-        out_KX[to, first + j] = features_EF[row, j]
 
 
 @kernel()
@@ -75,9 +68,7 @@ def _load_overload(out_KX, i, start, features_EF, row):  # type: ignore[no-untyp
         return lambda out_KX, i, start, features_EF, row: _copy_bits(
             out_KX, i, start, features_EF, row
         )
-    return lambda out_KX, i, start, features_EF, row: _copy_floats(
-        out_KX, i, start, features_EF, row
-    )
+    return lambda out_KX, i, start, features_EF, row: load_row(out_KX, i, start, features_EF, row)
 
 
 @overload(add_features, inline="always")

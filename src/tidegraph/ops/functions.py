@@ -465,16 +465,35 @@ class _RnnUpdate(torch.autograd.Function):
         bias_ih: Tensor,
         bias_hh: Tensor,
     ) -> Tensor:
-        input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
-        updated_MD = cells.rnn_gate(input_MI, weight_ih, weight_hh, bias_ih, bias_hh).tanh_()
+        out_UD = memory_UD.clone()
+        if memory_UD.dtype == torch.float32 and precision() == "fp32":
+            D, width = weight_ih.shape
+            input_MI = memory_UD.new_empty(len(mail.row_M), width)
+            updated_MD = memory_UD.new_empty(len(mail.row_M), D)
+            memory_kernels.rnn_update(
+                *_input_arrays(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T),
+                *(array.detach().contiguous().numpy()
+                  for array in (weight_ih, weight_hh, bias_ih, bias_hh)),
+                input_MI.numpy(), updated_MD.numpy(), out_UD.numpy(),
+            )  # fmt: skip
+        else:
+            input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
+            updated_MD = cells.rnn_gate(input_MI, weight_ih, weight_hh, bias_ih, bias_hh).tanh_()
+            out_UD.index_copy_(0, mail.row_M.long(), updated_MD)
         ctx.save_for_backward(weight_T, bias_T, weight_ih, input_MI, updated_MD)
         ctx.mail = mail
-        return memory_UD.index_copy(0, mail.row_M.long(), updated_MD)
+        return out_UD
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         weight_T, bias_T, weight_ih, input_MI, updated_MD = ctx.saved_tensors
-        grad_MD = grads[0].index_select(0, ctx.mail.row_M) * (1 - updated_MD * updated_MD)
+        grad_MD = torch.empty_like(updated_MD)
+        memory_kernels.rnn_backward(
+            updated_MD.numpy(),
+            ctx.mail.row_M.numpy(),
+            grads[0].contiguous().numpy(),
+            grad_MD.numpy(),
+        )
         grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_MD, weight_ih, weight_T, bias_T)
         return (
             None, None, None, None, grad_weight_T, grad_bias_T,

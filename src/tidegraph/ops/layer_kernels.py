@@ -29,12 +29,11 @@ from tidegraph.ops.row_products import (
     SCRATCH,
     add_job,
     add_to_rows,
-    address,
     multiply_rows,
     pack_jobs,
     packed_size,
 )
-from tidegraph.ops.tiles import keep
+from tidegraph.ops.tiles import address, keep
 
 _FLOAT = np.int64(4)  # bytes
 

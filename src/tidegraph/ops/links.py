@@ -27,12 +27,11 @@ from tidegraph.ops.row_products import (
     SCRATCH,
     add_job,
     add_to_rows,
-    address,
     multiply_rows,
     pack_jobs,
     packed_size,
 )
-from tidegraph.ops.tiles import keep
+from tidegraph.ops.tiles import address, keep
 
 _BLOCK = 24  # events (or seeds) per block
 _FLOAT = np.int64(4)  # bytes

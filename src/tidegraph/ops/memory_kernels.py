@@ -15,16 +15,15 @@ from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK
 from tidegraph.ops.elementary import sigmoid, tanh
 from tidegraph.ops.feature_rows import add_features, load_features
-from tidegraph.ops.row_kernels import load_row
+from tidegraph.ops.row_kernels import load_row, padded
 from tidegraph.ops.row_products import (
     SCRATCH,
     add_to_rows,
-    address,
     multiply_rows,
     pack_panels,
     packed_size,
 )
-from tidegraph.ops.tiles import LANES, PANEL, keep
+from tidegraph.ops.tiles import LANES, PANEL, address, keep
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
 _FLOAT = np.int64(4)  # bytes
@@ -40,8 +39,8 @@ def inputs_block(  # type: ignore[no-untyped-def]
     F = features_EF.shape[1]
     T = weight_T.shape[0]
     one_1T = np.empty((1, T), input_MI.dtype)
-    turns_4T = np.empty((4, T), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_4T)
+    turns_3X = np.empty((3, padded(T)), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3X)
     for m in range(first, last):
         row = row_M[m]
         load_row(input_MI, m, 0, memory_UD, row)
@@ -51,14 +50,14 @@ def inputs_block(  # type: ignore[no-untyped-def]
             mail = indptr_M1[m]
             if F > 0:
                 load_features(input_MI, m, D + P, features_EF, event_L[mail])
-            time_code(input_MI, m, D + P + F, delta_L[mail], turns_4T, limits, weight_T, bias_T)
+            time_code(input_MI, m, D + P + F, delta_L[mail], turns_3X, limits, weight_T, bias_T)
             continue
         feature_F, code_T = input_MI[m, D + P : D + P + F], input_MI[m, D + P + F :]
         feature_F[:] = 0
         code_T[:] = 0
         scale = input_MI.dtype.type(1.0 / mails)
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
-            time_code(one_1T, 0, 0, delta_L[mail], turns_4T, limits, weight_T, bias_T)
+            time_code(one_1T, 0, 0, delta_L[mail], turns_3X, limits, weight_T, bias_T)
             if F > 0:
                 add_features(feature_F, scale, features_EF, event_L[mail])
             for j in range(T):
@@ -86,14 +85,14 @@ def _time_gradient_block(  # type: ignore[no-untyped-def]
     grad_weight_T, grad_bias_T = grad_weight_BT[first // BLOCK], grad_bias_BT[first // BLOCK]
     T = weight_T.shape[0]
     slope_1T = np.empty((1, T), grad_code_MT.dtype)
-    turns_4T = np.empty((4, T), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_4T)
+    turns_3X = np.empty((3, padded(T)), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3X)
     grad_weight_T[:] = 0
     grad_bias_T[:] = 0
     for m in range(first, last):
         scale = 1.0 / (indptr_M1[m + 1] - indptr_M1[m])
         for mail in range(indptr_M1[m], indptr_M1[m + 1]):
-            time_slope(slope_1T, 0, 0, delta_L[mail], turns_4T, limits, weight_T, bias_T)
+            time_slope(slope_1T, 0, 0, delta_L[mail], turns_3X, limits, weight_T, bias_T)
             d = np.float64(delta_L[mail])
             for j in range(T):
                 step = scale * np.float64(grad_code_MT[m, j] * slope_1T[0, j])
@@ -207,6 +206,83 @@ def gru_update(  # type: ignore[no-untyped-def]
         (memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF, weight_T, bias_T,
          gates_P, hidden_P, bias_G, bias_hh_G, input_MI, gate_MG, hidden_MD, out_UD),
     )  # fmt: skip
+
+
+@kernel(inner=True)
+def _pack_rnn_block(first, last, weight_ih_DI, weight_hh_DD, packed_P):  # type: ignore[no-untyped-def]
+    """Panels of the cell's matrix, own memory entering once."""
+    D, I = weight_ih_DI.shape  # noqa: E741
+    for p in range(first, last):
+        apart(pack_panels, (
+            address(weight_ih_DI), _FLOAT, I * _FLOAT, I, D, np.int64(p), np.int64(p + 1),
+            address(packed_P),
+        ))  # fmt: skip
+        column = p * PANEL
+        width = LANES if D - column <= LANES else PANEL
+        for k in range(min(width, D - column)):
+            for j in range(D):
+                packed_P[column * I + j * width + k] += weight_hh_DD[column + k, j]
+
+
+@kernel(inner=True, contract=True)
+def _rnn_block(  # type: ignore[no-untyped-def]
+    first, last, memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF, weight_T,
+    bias_T, packed_P, bias_ih_D, bias_hh_D, input_MI, updated_MD, out_UD,
+):  # fmt: skip
+    D, I = memory_UD.shape[1], input_MI.shape[1]  # noqa: E741
+    scratch_X = np.empty(SCRATCH, np.float32)
+    rows, row_I, row_D = last - first, I * _FLOAT, D * _FLOAT
+    apart(inputs_block, (
+        first, last, memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF,
+        weight_T, bias_T, input_MI,
+    ))  # fmt: skip
+    inputs = address(input_MI) + first * row_I
+    updated = address(updated_MD) + first * row_D
+    apart(multiply_rows, (
+        inputs, row_I, rows, I, address(packed_P), D, updated, row_D, np.int64(1),
+        address(scratch_X),
+    ))  # fmt: skip
+    keep(scratch_X)
+    for m in range(first, last):
+        row = np.uintp(row_M[m])
+        for k in range(D):
+            j = np.uintp(k)
+            value = tanh(updated_MD[m, j] + (bias_ih_D[j] + bias_hh_D[j]))
+            updated_MD[m, j] = value
+            out_UD[row, j] = value
+
+
+@kernel()
+def rnn_update(  # type: ignore[no-untyped-def]
+    memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF, weight_T, bias_T,
+    weight_ih_DI, weight_hh_DD, bias_ih_D, bias_hh_D, input_MI, updated_MD, out_UD,
+):  # fmt: skip
+    """The whole memory update of an RNN, as `gru_update`; `updated_MD` gets the new memories."""
+    D, I = weight_ih_DI.shape  # noqa: E741
+    packed_P = np.empty(packed_size(I, D), np.float32)
+    panels = (D + PANEL - 1) // PANEL
+    in_blocks(_pack_rnn_block, panels, np.int64(1), (weight_ih_DI, weight_hh_DD, packed_P))
+    in_blocks(
+        _rnn_block, row_M.shape[0], BLOCK,
+        (memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF, weight_T, bias_T,
+         packed_P, bias_ih_D, bias_hh_D, input_MI, updated_MD, out_UD),
+    )  # fmt: skip
+
+
+@kernel(block=True, contract=True)
+def _rnn_backward_block(first, last, updated_MD, row_M, grad_UD, grad_MD):  # type: ignore[no-untyped-def]
+    one = updated_MD.dtype.type(1)
+    for m in range(first, last):
+        row = np.uintp(row_M[m])
+        for k in range(updated_MD.shape[1]):
+            j = np.uintp(k)
+            grad_MD[m, j] = grad_UD[row, j] * (one - updated_MD[m, j] * updated_MD[m, j])
+
+
+@kernel()
+def rnn_backward(updated_MD, row_M, grad_UD, grad_MD):  # type: ignore[no-untyped-def]
+    """Gradient before tanh, from that of the new memory."""
+    in_blocks(_rnn_backward_block, row_M.shape[0], BLOCK, (updated_MD, row_M, grad_UD, grad_MD))
 
 
 @kernel(block=True, contract=True)

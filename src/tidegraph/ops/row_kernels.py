@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidegraph._jit import kernel
+from tidegraph.ops.tiles import copy_numbers, keep, place
 
 _VECTOR = 32  # elements: four vectors of eight float32, what the compiler unrolls to
 
@@ -30,9 +31,19 @@ def copy_row(out, row):  # type: ignore[no-untyped-def]
         out[j] = row[j]
 
 
-@kernel(inner=True)
+@kernel(inline=True)
 def load_row(out_KX, i, start, table_RD, r):  # type: ignore[no-untyped-def]
     """out[i, start : start + D] = table[r]."""
+    if (out_KX.itemsize == 4) & (table_RD.itemsize == 4):
+        copy_numbers(place(out_KX, i, start), place(table_RD, r, 0), np.int64(table_RD.shape[1]))
+        keep(out_KX)
+        keep(table_RD)
+    else:
+        _load_any(out_KX, i, start, table_RD, r)
+
+
+@kernel(inner=True)
+def _load_any(out_KX, i, start, table_RD, r):  # type: ignore[no-untyped-def]
     to, row, first = np.uintp(i), np.uintp(r), np.uintp(start)
     for k in range(table_RD.shape[1]):
         j = np.uintp(k)

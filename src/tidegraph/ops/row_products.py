@@ -30,6 +30,7 @@ from tidegraph.ops.tiles import (
     LANES,
     PANEL,
     ROWS,
+    address,
     copy_eights,
     keep,
     load,
@@ -172,12 +173,6 @@ def add_weighted_rows(weight_HK, h, count, row_KX, start, width, out_BX, b, firs
                 out_BX, out_start + j,
             )  # fmt: skip
             j += _LANES
-
-
-@kernel(inline=True)
-def address(array):  # type: ignore[no-untyped-def]
-    """Of an array's first number, as int64; `keep` an array made in a kernel until it is used."""
-    return np.int64(array.ctypes.data)
 
 
 def _packed_size(depth: int, columns: int) -> int:

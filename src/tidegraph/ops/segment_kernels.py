@@ -265,7 +265,7 @@ def weighted_sum_weight_gradient(  # type: ignore[no-untyped-def]
 @kernel(inner=True)
 def _load_rows(  # type: ignore[no-untyped-def]
     row_KZ, first, n, table_RD, neighbor_M, event_M, delta_M, features_EF,
-    turns_4Z, limits, weight_T, bias_T,
+    turns_3Z, limits, weight_T, bias_T,
 ):  # fmt: skip
     """Edges first .. first + n, each [table row ; features ; time code ; padding]."""
     D = table_RD.shape[1]
@@ -275,7 +275,7 @@ def _load_rows(  # type: ignore[no-untyped-def]
         load_row(row_KZ, i, 0, table_RD, neighbor_M[m])
         if F > 0:
             load_features(row_KZ, i, D, features_EF, event_M[m])
-        time_code(row_KZ, i, D + F, delta_M[m], turns_4Z, limits, weight_T, bias_T)
+        time_code(row_KZ, i, D + F, delta_M[m], turns_3Z, limits, weight_T, bias_T)
 
 
 @kernel(block=True, sums=True)
@@ -288,8 +288,8 @@ def _attend_block(  # type: ignore[no-untyped-def]
     H, _, W = query_HSW.shape
     Z = padded(W)
     code_width = Z - table_RD.shape[1] - features_EF.shape[1]
-    turns_4Z = np.empty((4, code_width), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_4Z)
+    turns_3Z = np.empty((3, padded(code_width)), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3Z)
     row_KZ = np.empty((PIECE, Z), query_HSW.dtype)
     query_Z = np.zeros(Z, query_HSW.dtype)
     sum_Z = np.empty(Z, query_HSW.dtype)
@@ -299,7 +299,7 @@ def _attend_block(  # type: ignore[no-untyped-def]
         n = first_U1[u + 1] - first
         _load_rows(
             row_KZ, first, n, table_RD, neighbor_M, event_M, delta_M, features_EF,
-            turns_4Z, limits, weight_T, bias_T,
+            turns_3Z, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
             copy_row(query_Z[:W], query_HSW[h, s])
@@ -344,14 +344,14 @@ def attention_forward(  # type: ignore[no-untyped-def]
 
 @kernel(inner=True, sums=True)
 def _time_gradient(  # type: ignore[no-untyped-def]
-    first, n, delta_M, turns_4Z, limits, weight_T, bias_T, query_HZ, grad_HZ, attention_MH,
+    first, n, delta_M, turns_3Z, limits, weight_T, bias_T, query_HZ, grad_HZ, attention_MH,
     keep_MH, grad_score_MH, slope_1Z, grad_weight_T, grad_bias_T,
 ):  # fmt: skip
     """Add the part of n edges to the gradients of the time code's parameters."""
     H, Z = query_HZ.shape
     start = Z - slope_1Z.shape[1]
     for m in range(first, first + n):
-        time_slope(slope_1Z, 0, 0, delta_M[m], turns_4Z, limits, weight_T, bias_T)
+        time_slope(slope_1Z, 0, 0, delta_M[m], turns_3Z, limits, weight_T, bias_T)
         d = np.float64(delta_M[m])
         for h in range(H):
             weight = attention_MH[m, h]
@@ -376,8 +376,8 @@ def _attend_backward_block(  # type: ignore[no-untyped-def]
     H, _, W = query_HSW.shape
     Z = padded(W)
     code_width = Z - table_RD.shape[1] - features_EF.shape[1]
-    turns_4Z = np.empty((4, code_width), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_4Z)
+    turns_3Z = np.empty((3, padded(code_width)), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3Z)
     row_KZ = np.empty((PIECE, Z), query_HSW.dtype)
     query_HZ = np.zeros((H, Z), query_HSW.dtype)
     grad_HZ = np.zeros((H, Z), query_HSW.dtype)
@@ -392,7 +392,7 @@ def _attend_backward_block(  # type: ignore[no-untyped-def]
         n = first_U1[u + 1] - first
         _load_rows(
             row_KZ, first, n, table_RD, neighbor_M, event_M, delta_M, features_EF,
-            turns_4Z, limits, weight_T, bias_T,
+            turns_3Z, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
             copy_row(grad_HZ[h, :W], grad_sum_HSW[h, s])
@@ -416,7 +416,7 @@ def _attend_backward_block(  # type: ignore[no-untyped-def]
             for h in range(H):
                 copy_row(query_HZ[h, :W], query_HSW[h, s])
             _time_gradient(
-                first, n, delta_M, turns_4Z, limits, weight_T, bias_T, query_HZ, grad_HZ,
+                first, n, delta_M, turns_3Z, limits, weight_T, bias_T, query_HZ, grad_HZ,
                 attention_MH, keep_MH, grad_score_MH, slope_1Z, grad_weight_T, grad_bias_T,
             )  # fmt: skip
 

@@ -21,11 +21,10 @@ from tidegraph.ops.row_kernels import dots, load_row, padded
 from tidegraph.ops.row_products import (
     SCRATCH,
     add_weighted_rows,
-    address,
     multiply_rows,
     turned,
 )
-from tidegraph.ops.tiles import keep
+from tidegraph.ops.tiles import address, keep
 from tidegraph.ops.time_kernels import split_turns, time_circle, time_code
 
 _SEEDS = 48
@@ -164,7 +163,7 @@ def _exact_gaps(s, delta_SK, count, gap_K):  # type: ignore[no-untyped-def]
 
 @kernel(inner=True)
 def _load_circles(  # type: ignore[no-untyped-def]
-    gap_K, count, loaded_K, circle_KY, turns_4X, limits, weight_T, zero_T, scratch_2X
+    gap_K, count, loaded_K, circle_KY, turns_3X, limits, weight_T, zero_T, scratch_2X
 ):
     """[cosines | slopes] of the gaps, unless they are there already."""
     same = True
@@ -173,7 +172,7 @@ def _load_circles(  # type: ignore[no-untyped-def]
     if same:
         return
     for i in range(count):
-        time_circle(circle_KY, i, gap_K[i], turns_4X, limits, weight_T, zero_T, scratch_2X)
+        time_circle(circle_KY, i, gap_K[i], turns_3X, limits, weight_T, zero_T, scratch_2X)
         loaded_K[i] = gap_K[i]
 
 
@@ -215,10 +214,10 @@ def _embed_block(  # type: ignore[no-untyped-def]
     T, E = weight_T.shape[0], base_AE.shape[1]
     start = query_AHW.shape[2] - T
     X, P = (T + 15) // 16 * 16, (E + 7) // 8 * 8
-    turns_4X, gap_turns_4X = np.empty((4, X), np.float32), np.empty((4, X), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_4X)
+    turns_3X, gap_turns_3X = np.empty((3, X), np.float32), np.empty((3, X), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3X)
     zero_T = np.zeros(T, np.float32)
-    gap_limits = split_turns(weight_T, zero_T, gap_turns_4X)
+    gap_limits = split_turns(weight_T, zero_T, gap_turns_3X)
     code_KX, circle_KY = np.zeros((K, X), np.float32), np.zeros((K, 2 * X), np.float32)
     circle_1Y, scratch_2X = np.zeros((1, 2 * X), np.float32), np.zeros((2, X), np.float32)
     zero_X = np.zeros(X, np.float32)
@@ -246,11 +245,11 @@ def _embed_block(  # type: ignore[no-untyped-def]
         sum_HY[:] = 0
         if _exact_gaps(s, delta_SK, count, gap_K):
             _load_circles(
-                gap_K, count, loaded_K, circle_KY, gap_turns_4X, gap_limits, weight_T, zero_T,
+                gap_K, count, loaded_K, circle_KY, gap_turns_3X, gap_limits, weight_T, zero_T,
                 scratch_2X,
             )  # fmt: skip
             time_circle(
-                circle_1Y, 0, delta_SK[s, count - 1], turns_4X, limits, weight_T, bias_T, scratch_2X
+                circle_1Y, 0, delta_SK[s, count - 1], turns_3X, limits, weight_T, bias_T, scratch_2X
             )
             _turn_queries(query_HX, zero_X, circle_1Y, turned_HY)
             dots(turned_HY, circle_KY, count, weight_HK)
@@ -260,7 +259,7 @@ def _embed_block(  # type: ignore[no-untyped-def]
             _turn_sums(sum_HY, circle_1Y, T, sums, b)
         else:
             for i in range(count):
-                time_code(code_KX, i, 0, delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
+                time_code(code_KX, i, 0, delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
             dots(query_HX, code_KX, count, weight_HK)
             _weights(weight_HK, score_GHK, g, count)
             for h in range(H):

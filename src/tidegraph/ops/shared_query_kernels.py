@@ -20,9 +20,9 @@ from tidegraph.ops.time_kernels import split_turns, time_code
 
 
 @kernel(inline=True)
-def _load_codes(row_KX, s, count, delta_SK, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+def _load_codes(row_KX, s, count, delta_SK, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
     for i in range(count):
-        time_code(row_KX, i, 0, delta_SK[s, i], turns_4X, limits, weight_T, bias_T)
+        time_code(row_KX, i, 0, delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
 
 
 @kernel(inner=True, contract=True)
@@ -52,8 +52,8 @@ def _forward_block(  # type: ignore[no-untyped-def]
     H, T = query_HT.shape
     K = row_SK.shape[1]
     X = padded(T)
-    turns_4X = np.empty((4, X), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_4X)
+    turns_3X = np.empty((3, X), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3X)
     row_KX = np.empty((K, X), query_HT.dtype)
     query_HX = np.zeros((H, X), query_HT.dtype)
     sum_HX = np.empty((H, X), query_HT.dtype)
@@ -63,7 +63,7 @@ def _forward_block(  # type: ignore[no-untyped-def]
             query_HX[h, j] = query_HT[h, j]
     for s in range(first, last):
         count = count_S[s]
-        _load_codes(row_KX, s, count, delta_SK, turns_4X, limits, weight_T, bias_T)
+        _load_codes(row_KX, s, count, delta_SK, turns_3X, limits, weight_T, bias_T)
         dots(query_HX, row_KX, count, weight_HK)
         for i in range(count):
             for h in range(H):
@@ -99,8 +99,8 @@ def _backward_block(  # type: ignore[no-untyped-def]
     H, _, T = grad_code_HST.shape
     K = row_SK.shape[1]
     X = padded(T)
-    turns_4X = np.empty((4, X), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_4X)
+    turns_3X = np.empty((3, X), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3X)
     row_KX = np.empty((K, X), grad_code_HST.dtype)
     grad_HX = np.zeros((H, X), grad_code_HST.dtype)
     sum_HX = np.empty((H, X), grad_code_HST.dtype)
@@ -111,7 +111,7 @@ def _backward_block(  # type: ignore[no-untyped-def]
             grad_query_BHT[block, h, j] = 0
     for s in range(first, last):
         count = count_S[s]
-        _load_codes(row_KX, s, count, delta_SK, turns_4X, limits, weight_T, bias_T)
+        _load_codes(row_KX, s, count, delta_SK, turns_3X, limits, weight_T, bias_T)
         for h in range(H):
             for j in range(T):
                 grad_HX[h, j] = grad_code_HST[h, s, j]

@@ -12,10 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as untyped
 from numba.extending import intrinsic
+
+from tidegraph._jit import kernel
 
 cgutils: Any = untyped
 
@@ -154,6 +157,29 @@ def _copy_eights(typing_context: Any, to: Any, start: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
+@intrinsic
+def _copy_numbers(typing_context: Any, to: Any, start: Any, count: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to, start, count = args
+        lanes = ir.VectorType(_FLOAT, _EIGHT)
+
+        def copy(kind: Any, place: Any) -> None:
+            value = builder.load(_pointer(builder, kind, start, place), align=4)
+            builder.store(value, _pointer(builder, kind, to, place), align=4)
+
+        with builder.if_else(builder.icmp_signed(">=", count, _word(_EIGHT))) as (many, few):
+            with many:
+                whole = builder.sdiv(builder.sub(count, _word(1)), _word(_EIGHT))
+                with cgutils.for_range(builder, whole) as loop:
+                    copy(lanes, builder.mul(loop.index, _word(4 * _EIGHT)))
+                copy(lanes, builder.mul(builder.sub(count, _word(_EIGHT)), _word(4)))
+            with few, cgutils.for_range(builder, count) as loop:
+                copy(_FLOAT, builder.mul(loop.index, _word(4)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
 # Which of two vectors' numbers (0 to 7, 8 to 15) each step of the 8 by 8 transpose takes.
 _PAIRS = ([0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15])
 _FOURS = ([0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15])
@@ -200,6 +226,20 @@ keep: Any = _keep
 """keep(array): does nothing, after the last use of an address taken from the array. Without it the
 compiler frees an array of the kernel's own as soon as nobody names it any more."""
 
+
+@kernel(inline=True)
+def address(array):  # type: ignore[no-untyped-def]
+    """Of an array's first number, as int64; `keep` an array made in a kernel until it is used."""
+    return np.int64(array.ctypes.data)
+
+
+@kernel(inline=True)
+def place(array, row, column):  # type: ignore[no-untyped-def]
+    """`address` of a number in a float32 matrix whose columns have unit stride."""
+    start = np.int64(row) * np.int64(array.strides[0]) + np.int64(column) * np.int64(4)
+    return address(array) + start
+
+
 load: Any = _load
 """load(address): the float32 there."""
 
@@ -208,6 +248,9 @@ store: Any = _store
 
 copy_eights: Any = _copy_eights
 """copy_eights(to, start, count): `count` times eight float32."""
+
+copy_numbers: Any = _copy_numbers
+"""copy_numbers(to, start, count): `count` float32, by vectors of which the last two may overlap."""
 
 transpose_eight: Any = _transpose_eight
 """transpose_eight(to, to_row, start, start_row): eight rows of eight float32, transposed."""

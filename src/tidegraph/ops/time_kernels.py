@@ -12,7 +12,6 @@ Shape legend: T time-code width, X padded width.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -20,39 +19,36 @@ from tidegraph._jit import kernel
 from tidegraph.ops.elementary import (
     TURNS,
     cosine_of_turns,
-    cosine_of_turns32,
-    cosine_within_half,
-    fma,
-    nearest,
 )
+from tidegraph.ops.tiles import address, keep, place
+from tidegraph.ops.time_vectors import plain_circles, plain_codes, split_codes
 
 LARGEST_DELTA = 1e9
 """Beyond it (30 years in seconds, 11 days in milliseconds) the C library's cosine is taken: the
 vectorised one counts turns in a float64, whose last bit is then no longer small."""
 
-_STEP = np.uintp(8)  # columns of one vector
+_FLOAT = np.int64(4)  # bytes
 _MOST_TURNS = 2.0**20  # the remainder of d w is then below 2**-4 turns, known to 2**-28
 
 
 @kernel()
-def split_turns(weight_T, bias_T, turns_4X):  # type: ignore[no-untyped-def]
-    """Fill `turns_4X`: the weights' upper and lower halves and the biases, all in turns; and the
-    largest weight from each column on.
+def split_turns(weight_T, bias_T, turns_3X):  # type: ignore[no-untyped-def]
+    """Fill `turns_3X`: the weights' upper and lower halves and the biases, all in turns.
+
+    X is a multiple of eight.
 
     Returns the largest differences for which they may be used, with a bias or a shift and without
     either: 0 unless the weights are float32, the second also 0 where there is any bias.
     """
-    turns_4X[:] = 0
+    turns_3X[:] = 0
     largest = 0.0
     for j in range(weight_T.shape[0]):
         weight = np.float64(weight_T[j]) * TURNS
         bias = np.float64(bias_T[j]) * TURNS
-        turns_4X[0, j] = weight
-        turns_4X[1, j] = weight - np.float64(turns_4X[0, j])
-        turns_4X[2, j] = bias - np.rint(bias)
-    for j in range(weight_T.shape[0] - 1, -1, -1):
-        largest = max(largest, abs(np.float64(turns_4X[0, j])))
-        turns_4X[3, j] = largest
+        turns_3X[0, j] = weight
+        turns_3X[1, j] = weight - np.float64(turns_3X[0, j])
+        turns_3X[2, j] = bias - np.rint(bias)
+        largest = max(largest, abs(weight))
     if weight_T.itemsize > 4:
         return 0.0, 0.0
     limit = _MOST_TURNS / max(largest, 1e-30)
@@ -62,59 +58,67 @@ def split_turns(weight_T, bias_T, turns_4X):  # type: ignore[no-untyped-def]
     return limit, limit
 
 
-@kernel()
-def time_code(out_KX, i, start, delta, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+@kernel(inline=True)
+def time_code(out_KX, i, start, delta, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
     """out[i, start + j] = cos(weight[j] * delta + bias[j]); from T on, anything finite."""
-    _code(out_KX, i, start, delta, 0.0, turns_4X, limits, weight_T, bias_T)
+    # Into the caller, as addresses: a call with arrays counts references, which took twice as long
+    # as the codes themselves.
+    if abs(np.float64(delta)) < limits[1]:
+        plain_codes(
+            place(out_KX, i, start), np.float32(delta), address(turns_3X), _row_bytes(turns_3X),
+            np.int64(out_KX.shape[1]) - np.int64(start),
+        )  # fmt: skip
+        keep(out_KX)
+        keep(turns_3X)
+    else:
+        _code(out_KX, i, start, delta, 0.0, turns_3X, limits, weight_T, bias_T)
 
 
-@kernel()
-def time_slope(out_KX, i, start, delta, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+@kernel(inline=True)
+def time_slope(out_KX, i, start, delta, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
     """out[i, start + j] = -sin(weight[j] * delta + bias[j]), the code's slope by its argument."""
     # -sin(x) = cos(x + a quarter turn).
-    _code(out_KX, i, start, delta, 0.25, turns_4X, limits, weight_T, bias_T)
+    _code(out_KX, i, start, delta, 0.25, turns_3X, limits, weight_T, bias_T)
 
 
-@kernel(inner=True)
+@kernel(inline=True)
 def time_circle(  # type: ignore[no-untyped-def]
-    out_KY, i, delta, turns_4X, limits, weight_T, bias_T, scratch_2X
+    out_KY, i, delta, turns_3X, limits, weight_T, bias_T, scratch_2X
 ):
     """Both at once, side by side: out[i, j] = cos(weight[j] * delta + bias[j]), and from X on
     -sin(...)."""
-    X = turns_4X.shape[1]
-    d, row = np.float64(delta), np.uintp(i)
-    if abs(d) < limits[1]:
-        _plain_circle(out_KY, row, np.float32(d), turns_4X)
-        return
-    time_code(scratch_2X, 0, 0, delta, turns_4X, limits, weight_T, bias_T)
-    time_slope(scratch_2X, 1, 0, delta, turns_4X, limits, weight_T, bias_T)
+    if abs(np.float64(delta)) < limits[1]:
+        width = np.int64(turns_3X.shape[1])
+        out = place(out_KY, i, 0)
+        plain_circles(
+            out, out + width * _FLOAT, np.float32(delta), address(turns_3X), width * _FLOAT, width
+        )
+        keep(out_KY)
+        keep(turns_3X)
+    else:
+        _circle(out_KY, i, delta, turns_3X, limits, weight_T, bias_T, scratch_2X)
+
+
+@kernel(inner=True)
+def _circle(out_KY, i, delta, turns_3X, limits, weight_T, bias_T, scratch_2X):  # type: ignore[no-untyped-def]
+    row, X = np.uintp(i), turns_3X.shape[1]
+    _code(scratch_2X, 0, 0, delta, 0.0, turns_3X, limits, weight_T, bias_T)
+    _code(scratch_2X, 1, 0, delta, 0.25, turns_3X, limits, weight_T, bias_T)
     for j in range(X):
         out_KY[row, j] = scratch_2X[0, j]
         out_KY[row, X + j] = scratch_2X[1, j]
 
 
-@kernel(inner=True)  # without flags, as below
-def _plain_circle(out_KY, row, d, turns_4X):  # type: ignore[no-untyped-def]
-    X = np.uintp(turns_4X.shape[1])
-    for k in range(X):
-        j = np.uintp(k)
-        whole = d * turns_4X[0, j]
-        rest: Any = fma(d, turns_4X[1, j], fma(d, turns_4X[0, j], -whole))
-        part = (whole - nearest(whole)) + rest
-        out_KY[row, j] = cosine_of_turns32(part)
-        out_KY[row, X + j] = cosine_of_turns32(part + np.float32(0.25))
-
-
 @kernel(inner=True)
-def _code(out_KX, i, start, delta, shift, turns_4X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
-    # Whole matrices and unsigned places: a slice counts references, atomically, and a signed place
-    # might be counted from the end, which keeps loops from becoming vectors.
+def _code(out_KX, i, start, delta, shift, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
+    """Any code: cos(weight[j] * delta + bias[j] + `shift` turns)."""
     d, row, first = np.float64(delta), np.uintp(i), np.uintp(start)
-    if shift == 0 and abs(d) < limits[1]:
-        _plain_code(out_KX, row, first, np.float32(d), turns_4X)
-        return
     if abs(d) < limits[0]:
-        _split_code(out_KX, row, first, np.float32(d), np.float32(shift), turns_4X)
+        split_codes(
+            place(out_KX, i, start), np.float32(d), np.float32(shift), address(turns_3X),
+            _row_bytes(turns_3X), np.int64(out_KX.shape[1]) - np.int64(start),
+        )  # fmt: skip
+        keep(turns_3X)
         return
     for j in range(start + weight_T.shape[0], out_KX.shape[1]):
         out_KX[row, j] = 0
@@ -126,46 +130,15 @@ def _code(out_KX, i, start, delta, shift, turns_4X, limits, weight_T, bias_T):  
         out_KX[row, start + j] = math.cos(argument) if shift == 0 else -math.sin(argument)
 
 
-@kernel(inner=True)  # as below, without bias and shift
-def _plain_code(out_KX, row, first, d, turns_4X):  # type: ignore[no-untyped-def]
-    # Weights fall from left to right, if they are the usual ones. From some column on, no argument
-    # reaches half a turn: nothing is to be reduced there, and what rounding takes is small.
-    width = np.uintp(out_KX.shape[1]) - first
-    fast = width
-    bound = np.float32(0.5) / max(abs(d), np.float32(1e-30))
-    while fast > 0:
-        begin = (fast - np.uintp(1)) // _STEP * _STEP
-        if turns_4X[3, begin] >= bound:
-            break
-        fast = begin
-    for k in range(fast):
-        j = np.uintp(k)
-        whole = d * turns_4X[0, j]
-        rest: Any = fma(d, turns_4X[1, j], fma(d, turns_4X[0, j], -whole))
-        out_KX[row, first + j] = cosine_of_turns32((whole - nearest(whole)) + rest)
-    for k in range(fast, width):
-        j = np.uintp(k)
-        out_KX[row, first + j] = cosine_within_half(d * turns_4X[0, j])
-
-
-@kernel(inner=True)  # without flags: the compiler must keep the products and differences as written
-def _split_code(out_KX, row, first, d, shift, turns_4X):  # type: ignore[no-untyped-def]
-    for k in range(np.uintp(out_KX.shape[1]) - first):
-        j = np.uintp(k)
-        upper = turns_4X[0, j]
-        whole = d * upper
-        rest: Any = fma(d, turns_4X[1, j], fma(d, upper, -whole))
-        a = whole - nearest(whole)
-        b = turns_4X[2, j] + shift
-        total = a + b
-        # What rounding took from the sum (Knuth's two-sum) joins the remainder.
-        part = total - a
-        rest += (a - (total - part)) + (b - part)
-        out_KX[row, first + j] = cosine_of_turns32((total - nearest(total)) + rest)
+@kernel(inline=True)
+def _row_bytes(turns_3X):  # type: ignore[no-untyped-def]
+    return np.int64(turns_3X.shape[1]) * _FLOAT
 
 
 @kernel(inner=True, contract=True)
 def _wide_code(out_KX, row, first, delta, shift, weight_T, bias_T):  # type: ignore[no-untyped-def]
+    # Whole matrices and unsigned places: a slice counts references, and a signed place might be
+    # counted from the end, which keeps loops from becoming vectors.
     like = out_KX.dtype.type(0)
     for k in range(weight_T.shape[0]):
         j = np.uintp(k)

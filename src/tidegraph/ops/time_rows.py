@@ -20,11 +20,11 @@ _BLOCK = 256
 @kernel(block=True)
 def _block(first, last, delta_X, weight_T, bias_T, out_XT):  # type: ignore[no-untyped-def]
     T = weight_T.shape[0]
-    turns_4P = np.empty((4, padded(T)), np.float32)
-    limits = split_turns(weight_T, bias_T, turns_4P)
+    turns_3P = np.empty((3, padded(T)), np.float32)
+    limits = split_turns(weight_T, bias_T, turns_3P)
     row_1P = np.empty((1, padded(T)), out_XT.dtype)
     for x in range(first, last):
-        time_code(row_1P, 0, 0, delta_X[x], turns_4P, limits, weight_T, bias_T)
+        time_code(row_1P, 0, 0, delta_X[x], turns_3P, limits, weight_T, bias_T)
         for j in range(T):
             out_XT[x, j] = row_1P[0, j]
 

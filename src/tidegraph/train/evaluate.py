@@ -193,7 +193,7 @@ def evaluate(
             EagerExecutor(model, state, times=times, transfer=stream.transfer)
         )
         if joint and joins(model, state, stream):
-            scorer = JointScorer(model, state, stream, times)
+            scorer, stream = JointScorer(model, state, stream, times), stream.for_scoring()
         for event_B, scores in _scores(scorer, stream, batches.batches, plan, as_of, times):
             everything.add(scores, np.ones(len(event_B), bool))
             if plan.only is not None:

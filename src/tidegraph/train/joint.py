@@ -21,7 +21,8 @@ from torch import Tensor
 
 from tidegraph._waiting import WAITING
 from tidegraph.batches.prepare import History, Preparer
-from tidegraph.batches.prepared import Hop, Mail, PreparedBatch, Uses
+from tidegraph.batches.prepared import Hop, Mail, PreparedBatch
+from tidegraph.batches.rows import NO_USES
 from tidegraph.errors import TidegraphError
 from tidegraph.models.base import TemporalModel
 from tidegraph.ops import use_precision
@@ -277,7 +278,7 @@ def join(batches: Sequence[PreparedBatch], rows: _StateRows) -> PreparedBatch:
         first,
         event_B=torch.cat([batch.event_B for batch in batches]),
         root_R=torch.from_numpy(_by_role(root_parts, batches)),
-        root_uses=_NO_USES,
+        root_uses=NO_USES,
         node_U=torch.cat(rows.nodes),
         hops=tuple(_join_hop(batches, depth, rows, events) for depth in range(len(first.hops))),
         mail=None if first.mail is None else _join_mail(batches, rows, events),
@@ -288,7 +289,6 @@ def join(batches: Sequence[PreparedBatch], rows: _StateRows) -> PreparedBatch:
     )
 
 
-_NO_USES = Uses(torch.empty(0, dtype=torch.int32), torch.empty(0, dtype=torch.int32))
 _KNOWN_FIELDS = {
     "number", "version", "key", "event_B", "root_R", "root_uses", "candidates", "node_U", "hops",
     "mail", "writes", "features", "node_features", "event_E",
@@ -355,8 +355,8 @@ def _join_hop(
         event_SK=torch.cat([events.shifted(b, hop.event_SK) for b, hop in enumerate(hops)]),
         delta_SK=torch.cat([hop.delta_SK for hop in hops]),
         count_S=torch.cat([hop.count_S for hop in hops]),
-        self_uses=_NO_USES,
-        neighbor_uses=_NO_USES,
+        self_uses=NO_USES,
+        neighbor_uses=NO_USES,
     )
 
 

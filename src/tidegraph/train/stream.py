@@ -67,6 +67,10 @@ class Stream:
     feature_type: str = "float32"
     neighbor_types: tuple[str, ...] = ()
 
+    def for_scoring(self) -> Stream:
+        """The same, its batches without what only gradients need."""
+        return replace(self, preparer=replace(self.preparer, transposes=False))
+
     @classmethod
     def open(
         cls,

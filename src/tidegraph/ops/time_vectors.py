@@ -1,0 +1,214 @@
+"""Time codes, eight at a time: the inner loops of `time_kernels`, written out as vectors.
+
+A loop that the compiler turns into vectors itself takes four of them at a time and the rest one
+number after the other: of a hundred codes a dozen, which took as long as all others. Here every
+step is one vector. The operations and their order are those of `elementary`, so the bits are too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils as untyped
+from numba.extending import intrinsic
+
+cgutils: Any = untyped
+
+EIGHT = 8
+_FLOAT = ir.FloatType()
+_LANES = ir.VectorType(_FLOAT, EIGHT)
+_WORD = ir.IntType(64)
+_BYTES = 4 * EIGHT
+_SINE = (-2.3889859e-08, 2.7525562e-06, -0.00019840874, 0.0083333310, -0.16666667)
+
+
+class _Vectors:
+    """Arithmetic on vectors of eight float32, each operation rounded once."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def constant(self, number: float) -> Any:
+        return ir.Constant(_LANES, [_rounded(number)] * EIGHT)
+
+    def spread(self, number: Any) -> Any:
+        index = ir.IntType(32)
+        first = self.builder.insert_element(
+            ir.Constant(_LANES, ir.Undefined), number, ir.Constant(index, 0)
+        )
+        everywhere = ir.Constant(ir.VectorType(index, EIGHT), [0] * EIGHT)
+        return self.builder.shuffle_vector(first, first, everywhere)
+
+    def _call(self, name: str, *values: Any) -> Any:
+        name = f"llvm.{name}.v{EIGHT}f32"
+        function = self.builder.module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(_LANES, [_LANES] * len(values))
+            function = ir.Function(self.builder.module, kind, name)
+        return self.builder.call(function, values)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        return self._call("fma", a, b, c)
+
+    def nearest(self, x: Any) -> Any:
+        return self._call("rint", x)
+
+    def add(self, a: Any, b: Any) -> Any:
+        return self.builder.fadd(a, b)
+
+    def sub(self, a: Any, b: Any) -> Any:
+        return self.builder.fsub(a, b)
+
+    def mul(self, a: Any, b: Any) -> Any:
+        return self.builder.fmul(a, b)
+
+    def load(self, address: Any, *offsets: Any) -> Any:
+        return self.builder.load(self._pointer(address, *offsets), align=4)
+
+    def store(self, value: Any, address: Any, *offsets: Any) -> None:
+        self.builder.store(value, self._pointer(address, *offsets), align=4)
+
+    def _pointer(self, address: Any, *offsets: Any) -> Any:
+        for offset in offsets:
+            address = self.builder.add(address, offset)
+        return self.builder.inttoptr(address, _LANES.as_pointer())
+
+    def cosine_within_half(self, turns: Any) -> Any:
+        """As in `elementary`."""
+        g = self.sub(self.constant(0.25), self._call("fabs", turns))
+        z = self.mul(self.constant(6.2831855), g)
+        y = self.mul(z, z)
+        p = self.constant(_SINE[0])
+        for number in _SINE[1:]:
+            p = self.fma(y, p, self.constant(number))
+        return self.fma(z, self.mul(y, p), z)
+
+    def cosine_of_turns(self, turns: Any) -> Any:
+        return self.cosine_within_half(self.sub(turns, self.nearest(turns)))
+
+    def turns(self, delta: Any, upper: Any, lower: Any) -> tuple[Any, Any]:
+        """delta times a weight in two halves: the product without whole turns, and the rest."""
+        whole = self.mul(delta, upper)
+        lost = self.fma(delta, upper, self.builder.fneg(whole))
+        return self.sub(whole, self.nearest(whole)), self.fma(delta, lower, lost)
+
+
+def _rounded(number: float) -> float:
+    import struct
+
+    (found,) = struct.unpack("f", struct.pack("f", number))
+    return float(found)
+
+
+def _word(number: int) -> Any:
+    return ir.Constant(_WORD, number)
+
+
+def _over(builder: Any, width: Any, compute: Callable[[Any], list[tuple[Any, Any]]]) -> None:
+    """Vectors `compute(place)` of (value, address), for each eight of `width` columns; of the last
+    ones only as many numbers are stored as there are columns."""
+    v = _Vectors(builder)
+    vectors = builder.sdiv(width, _word(EIGHT))
+    with cgutils.for_range(builder, vectors) as loop:
+        place = builder.mul(loop.index, _word(_BYTES))
+        for value, out in compute(place):
+            v.store(value, out, place)
+    rest = builder.srem(width, _word(EIGHT))
+    kept = cgutils.alloca_once(builder, _LANES)
+    numbers = builder.bitcast(kept, _FLOAT.as_pointer())
+    with builder.if_then(builder.icmp_signed(">", rest, _word(0)), likely=False):
+        place = builder.mul(vectors, _word(_BYTES))
+        for value, out in compute(place):
+            builder.store(value, kept)
+            with cgutils.for_range(builder, rest) as loop:
+                to = builder.add(builder.add(out, place), builder.mul(loop.index, _word(4)))
+                number = builder.load(builder.gep(numbers, [loop.index]))
+                builder.store(number, builder.inttoptr(to, _FLOAT.as_pointer()))
+
+
+@intrinsic
+def _plain_codes(
+    typing_context: Any, out: Any, delta: Any, turns: Any, turns_row: Any, width: Any
+) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        out, delta, turns, turns_row, width = args
+        v = _Vectors(builder)
+        delta = v.spread(delta)
+
+        def compute(place: Any) -> list[tuple[Any, Any]]:
+            part, rest = v.turns(delta, v.load(turns, place), v.load(turns, turns_row, place))
+            return [(v.cosine_of_turns(v.add(part, rest)), out)]
+
+        _over(builder, width, compute)
+        return context.get_dummy_value()
+
+    word = types.int64
+    return types.void(word, types.float32, word, word, word), codegen
+
+
+@intrinsic
+def _plain_circles(
+    typing_context: Any, out: Any, slope: Any, delta: Any, turns: Any, turns_row: Any, width: Any
+) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        out, slope, delta, turns, turns_row, width = args
+        v = _Vectors(builder)
+        delta = v.spread(delta)
+
+        def compute(place: Any) -> list[tuple[Any, Any]]:
+            part, rest = v.turns(delta, v.load(turns, place), v.load(turns, turns_row, place))
+            part = v.add(part, rest)
+            turned = v.cosine_of_turns(v.add(part, v.constant(0.25)))
+            return [(v.cosine_of_turns(part), out), (turned, slope)]
+
+        _over(builder, width, compute)
+        return context.get_dummy_value()
+
+    word = types.int64
+    return types.void(word, word, types.float32, word, word, word), codegen
+
+
+@intrinsic
+def _split_codes(
+    typing_context: Any, out: Any, delta: Any, shift: Any, turns: Any, turns_row: Any, width: Any
+) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        out, delta, shift, turns, turns_row, width = args
+        v = _Vectors(builder)
+        delta, shift = v.spread(delta), v.spread(shift)
+        bias_row = builder.mul(turns_row, _word(2))
+
+        def compute(place: Any) -> list[tuple[Any, Any]]:
+            a, rest = v.turns(delta, v.load(turns, place), v.load(turns, turns_row, place))
+            b = v.add(v.load(turns, bias_row, place), shift)
+            total = v.add(a, b)
+            # What rounding took from the sum (Knuth's two-sum) joins the remainder.
+            part = v.sub(total, a)
+            lost = v.add(v.sub(a, v.sub(total, part)), v.sub(b, part))
+            left = v.sub(total, v.nearest(total))
+            return [(v.cosine_of_turns(v.add(left, v.add(rest, lost))), out)]
+
+        _over(builder, width, compute)
+        return context.get_dummy_value()
+
+    word = types.int64
+    return types.void(word, types.float32, types.float32, word, word, word), codegen
+
+
+plain_codes: Any = _plain_codes
+"""plain_codes(out, delta, turns, turns_row, width): cos(weight * delta), without bias.
+
+Addresses; `turns` is that of the weights' upper halves, `turns_row` bytes before the lower ones.
+Rows of it are whole vectors; of the result, `width` columns are written."""
+
+plain_circles: Any = _plain_circles
+"""plain_circles(out, slope, delta, turns, turns_row, width): cos(weight * delta), and from the
+address `slope` on -sin(weight * delta)."""
+
+split_codes: Any = _split_codes
+"""split_codes(out, delta, shift, turns, turns_row, width): cos(weight * delta + bias + shift).
+
+All in turns; the biases lie two rows below the weights' upper halves."""
