@@ -75,7 +75,7 @@ def test_pairs_are_scored_by_the_model_after_all_that_was_streamed(shared):
     batch = shared.stream.preparer.prepare_query(
         np.array([0, 3, 3], np.int32), np.array([[5], [2], [7]], np.int32), np.array([300] * 3)
     )
-    with torch.no_grad():
+    with torch.inference_mode():
         logit_BC, _ = shared.model(batch, *shared.state.read(batch))
     assert found.score.tolist() == sigmoid(logit_BC[:, 0].numpy()).tolist()
     assert found.source.tolist() == [0, 3, 3]
