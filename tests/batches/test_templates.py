@@ -15,7 +15,8 @@ from torch import Tensor
 import every
 import tiny
 from tidegraph.batches import PreparedBatch, TemplateSet, pad
-from tidegraph.batches.templates import Template, inert, sizes_of
+from tidegraph.batches.padding import inert
+from tidegraph.batches.templates import Template, sizes_of
 from tidegraph.errors import SettingError
 from tidegraph.models import MODELS as MODELS_BY_NAME
 from tidegraph.models import TemporalModel

@@ -1,5 +1,6 @@
 """The history-bound half of a step: plans, negatives, preparation, and the prepared batch."""
 
+from tidegraph.batches.padding import pad
 from tidegraph.batches.plan import BatchPlan, Phase
 from tidegraph.batches.prepare import History, Preparer
 from tidegraph.batches.prepared import (
@@ -13,7 +14,8 @@ from tidegraph.batches.prepared import (
     Uses,
     Writes,
 )
-from tidegraph.batches.templates import Template, TemplateSet, pad
+from tidegraph.batches.template_sets import TemplateSet
+from tidegraph.batches.templates import Template
 
 __all__ = [
     "BatchPlan",

@@ -6,7 +6,6 @@ same arguments give the same batch, in any order and on any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,12 +15,16 @@ from torch import Tensor
 
 from tidegraph.batches import kernels
 from tidegraph.batches.beside import Asked, WalkPlan, list_encounters, share_nodes, take_walks
+from tidegraph.batches.parts import (
+    DeliveryArrays,
+    HopArrays,
+    MailArrays,
+    Request,
+    SeedArrays,
+)
 from tidegraph.batches.plan import BatchPlan
 from tidegraph.batches.prepared import (
-    Delivery,
     Ends,
-    Hop,
-    Mail,
     PreparedBatch,
     Seeds,
     Uses,
@@ -163,7 +166,7 @@ class Preparer:
         if as_of is None and self.history.visibility == "event":
             limit = None
         return self._assemble(
-            _Request(
+            Request(
                 source_B=self.events.source[event_B],
                 target_B=self.events.target[event_B],
                 negative_BC=negative_BC,
@@ -199,7 +202,7 @@ class Preparer:
             time_B: [B], in the stream's time type.
         """
         return self._assemble(
-            _Request(
+            Request(
                 source_B=source_B,
                 target_B=candidate_BC[:, 0],
                 negative_BC=candidate_BC[:, 1:],
@@ -218,7 +221,7 @@ class Preparer:
             )
         )
 
-    def _assemble(self, request: _Request) -> PreparedBatch:
+    def _assemble(self, request: Request) -> PreparedBatch:
         source_B, target_B = request.source_B, request.target_B
         B, C = request.negative_BC.shape
         seeds, root_R = self._unique(request.seeds())
@@ -231,13 +234,13 @@ class Preparer:
             key = make_key(self.seed, Purpose.WALK, request.epoch)
             walks = take_walks(asked, history.walks, key, seeds.slots(), seeds.node)
 
-        hops: list[_HopArrays] = []
+        hops: list[HopArrays] = []
         fanouts = self.history.neighbors
         for depth, fanout in enumerate(fanouts):
             neighbors = self._sample(seeds, fanout, request, depth)
             if depth + 1 < len(fanouts):
                 next_seeds, row_X = self._unique(seeds.with_neighbors(neighbors))
-                hops.append(_HopArrays(neighbors, row_X, len(next_seeds.node)))
+                hops.append(HopArrays(neighbors, row_X, len(next_seeds.node)))
                 seeds = next_seeds
         # The innermost table is the unique nodes: endpoints, seeds and neighbours.
         parts = [source_B, target_B, seeds.node]
@@ -258,7 +261,7 @@ class Preparer:
         node_U = node_X[first_U]
         row_X, beside_X = row_X[:stop], row_X[stop:]
         if fanouts:
-            hops.append(_HopArrays(neighbors, row_X[2 * B :], len(node_U)))
+            hops.append(HopArrays(neighbors, row_X[2 * B :], len(node_U)))
         elif walks is None and not self.history.seed_times:
             root_R, seed_count = row_X[2 * B :][root_R], len(node_U)
         hops.reverse()
@@ -310,14 +313,14 @@ class Preparer:
     def _neighbors(self) -> TemporalIndex:
         return self.index if self.neighbor_index is None else self.neighbor_index
 
-    def _asked(self, seeds: _Seeds, request: _Request) -> Asked:
+    def _asked(self, seeds: SeedArrays, request: Request) -> Asked:
         before = request.neighbors_before if seeds.bound is None else seeds.bound
         return Asked(self._neighbors, seeds.node, seeds.time, before, request.inclusive)
 
     def _uses(self, index_P: np.ndarray, rows: int) -> Uses:
         return uses_of(index_P, rows) if self.transposes else NO_USES
 
-    def _unique(self, seeds: _Seeds) -> tuple[_Seeds, np.ndarray]:
+    def _unique(self, seeds: SeedArrays) -> tuple[SeedArrays, np.ndarray]:
         """The distinct seeds and, for each of the given ones, its number (-1 for padding)."""
         if not self.dedup:
             real = np.flatnonzero(seeds.node >= 0)
@@ -330,9 +333,9 @@ class Preparer:
 
     def _sample(
         self,
-        seeds: _Seeds,
+        seeds: SeedArrays,
         fanout: int,
-        request: _Request,
+        request: Request,
         depth: int,
         *,
         recent: bool = False,
@@ -361,7 +364,7 @@ class Preparer:
     def _mail_waits(self) -> bool:
         return self.history.memory and self.history.delivery is None
 
-    def _mail(self, node_U: np.ndarray, now_U: np.ndarray, request: _Request) -> _MailArrays:
+    def _mail(self, node_U: np.ndarray, now_U: np.ndarray, request: Request) -> MailArrays:
         """Pending mail; its age is measured up to `now_U` where that is given."""
         index = self.index
         begin_U, end_U, applied_U = (np.empty(len(node_U), np.int64) for _ in range(3))
@@ -379,10 +382,10 @@ class Preparer:
             node_U, index.indptr_N1, index.place_Z, index.entries, begin_U, end_U, applied_U,
             self.events.time[0], only_last, now_U, row_M, indptr_M1, event_L, delta_L,
         )  # fmt: skip
-        return _MailArrays(row_M[:M], indptr_M1[: M + 1], event_L[:L], delta_L[:L], begin_U, end_U)
+        return MailArrays(row_M[:M], indptr_M1[: M + 1], event_L[:L], delta_L[:L], begin_U, end_U)
 
     def _seeds(
-        self, roots: _Seeds, row_S: np.ndarray, nodes: int, mail: _MailArrays | None
+        self, roots: SeedArrays, row_S: np.ndarray, nodes: int, mail: MailArrays | None
     ) -> Seeds | None:
         if not self.history.seed_times:
             return None
@@ -418,21 +421,21 @@ class Preparer:
         )  # fmt: skip
         return Ends(torch.from_numpy(root_R[root_W]), torch.from_numpy(root_R[partner_root_P]))
 
-    def _delivery(self, request: _Request) -> _DeliveryArrays | None:
+    def _delivery(self, request: Request) -> DeliveryArrays | None:
         count = self.history.delivery
         if count is None or not request.writes:
             return None
         B = len(request.source_B)
         parts = [request.source_B.reshape(B, 1), request.target_B.reshape(B, 1)]
         for node_B in (request.source_B, request.target_B) if count else ():
-            seeds = _Seeds(node_B.astype(np.int32, copy=False), request.time_B, request.bound_B)
+            seeds = SeedArrays(node_B.astype(np.int32, copy=False), request.time_B, request.bound_B)
             parts.append(self._sample(seeds, count, request, depth=-1, recent=True).neighbor_SK)
         node_BX = np.concatenate(parts, axis=1)
         first_V, row_X = distinct(node_BX.reshape(-1))
         indptr_V1 = np.empty(len(first_V) + 1, np.int32)
         event_X = np.empty(node_BX.size, np.int32)
         used = kernels.list_delivery(row_X.reshape(node_BX.shape), indptr_V1, event_X)
-        return _DeliveryArrays(
+        return DeliveryArrays(
             node_BX.reshape(-1)[first_V], indptr_V1, event_X[:used],
             request.time_B[event_X[indptr_V1[1:] - 1]],
         )  # fmt: skip
@@ -488,135 +491,3 @@ class Preparer:
         pieces = np.split(np.maximum(row_X, 0), splits)
         rows = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=False)]
         return table, rows, torch.from_numpy(event_E) if self.compact else None
-
-
-@dataclass(frozen=True, eq=False)
-class _Request:
-    """What one batch asks of history.
-
-    `neighbors_before`: only events with a smaller id are neighbours (None: time alone decides).
-    `bound_B`: each root sees only events with a smaller id than its own bound (inclusive history).
-    """
-
-    source_B: np.ndarray
-    target_B: np.ndarray
-    negative_BC: np.ndarray
-    time_B: np.ndarray
-    event_B: np.ndarray
-    number: int
-    version: int
-    mail_before: int
-    neighbors_before: int | None
-    bound_B: np.ndarray | None
-    inclusive: bool
-    writes: bool
-    epoch: int
-
-    def seeds(self) -> _Seeds:
-        C = self.negative_BC.shape[1]
-
-        def per_root(value_B: np.ndarray) -> np.ndarray:
-            return np.concatenate([value_B, value_B, np.repeat(value_B, C)])
-
-        node_R = np.concatenate([self.source_B, self.target_B, self.negative_BC.reshape(-1)])
-        return _Seeds(
-            node_R.astype(np.int32, copy=False),
-            per_root(self.time_B),
-            None if self.bound_B is None else per_root(self.bound_B),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class _Seeds:
-    """(node, query time, event bound) triples; `bound` None where none applies."""
-
-    node: np.ndarray
-    time: np.ndarray
-    bound: np.ndarray | None
-
-    def take(self, index: np.ndarray) -> _Seeds:
-        bound = None if self.bound is None else self.bound[index]
-        return _Seeds(self.node[index], self.time[index], bound)
-
-    def with_neighbors(self, neighbors: Neighbors) -> _Seeds:
-        """These seeds, then every slot as a seed of its own: its node at its event's time."""
-        bound = self.bound
-        if bound is not None:
-            event_X = neighbors.event_SK.reshape(-1).astype(np.int64)
-            bound = np.concatenate([bound, event_X])
-        return _Seeds(
-            np.concatenate([self.node, neighbors.neighbor_SK.reshape(-1)]),
-            np.concatenate([self.time, neighbors.time_SK.reshape(-1)]),
-            bound,
-        )
-
-    def slots(self) -> np.ndarray:
-        """A number for each seed that depends on its node and time alone."""
-        with np.errstate(over="ignore"):
-            time = self.time.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-            return time ^ (self.node.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F))
-
-
-@dataclass(frozen=True, eq=False)
-class _HopArrays:
-    """A sampled hop with the rows (in the table below) of its seeds, then of its slots."""
-
-    neighbors: Neighbors
-    row_X: np.ndarray
-    table_rows: int
-
-    def node_SJ(self) -> np.ndarray:
-        """[S, K + 1] rows of each seed's node and its neighbours, newest first; padding -1."""
-        S, K = self.neighbors.neighbor_SK.shape
-        slot_SK = self.neighbors.count_S[:, None] - 1 - np.arange(K)
-        row_SK = np.take_along_axis(self.row_X[S:].reshape(S, K), np.maximum(slot_SK, 0), axis=1)
-        row_SK = np.where(slot_SK >= 0, row_SK, -1)
-        return np.concatenate([self.row_X[:S, None], row_SK], axis=1).astype(np.int32)
-
-    def build(self, event_SK: np.ndarray, uses: Callable[[np.ndarray, int], Uses]) -> Hop:
-        S, K = self.neighbors.neighbor_SK.shape
-        self_S, neighbor_X = self.row_X[:S], self.row_X[S:]
-        return Hop(
-            self_S=torch.from_numpy(self_S),
-            neighbor_SK=torch.from_numpy(np.maximum(neighbor_X, 0).reshape(S, K)),
-            event_SK=torch.from_numpy(event_SK),
-            delta_SK=torch.from_numpy(self.neighbors.delta_SK),
-            count_S=torch.from_numpy(self.neighbors.count_S),
-            self_uses=uses(self_S, self.table_rows),
-            neighbor_uses=uses(neighbor_X, self.table_rows),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class _MailArrays:
-    row: np.ndarray
-    indptr: np.ndarray
-    event: np.ndarray
-    delta: np.ndarray
-    begin_U: np.ndarray
-    end_U: np.ndarray
-
-    def build(self, event_L: np.ndarray) -> Mail:
-        return Mail(
-            row_M=torch.from_numpy(self.row),
-            indptr_M1=torch.from_numpy(self.indptr),
-            event_L=torch.from_numpy(event_L),
-            delta_L=torch.from_numpy(self.delta),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class _DeliveryArrays:
-    node: np.ndarray
-    indptr: np.ndarray
-    event: np.ndarray
-    time: np.ndarray
-
-    def build(self, feature_B: np.ndarray) -> Delivery:
-        return Delivery(
-            node_V=torch.from_numpy(self.node),
-            indptr_V1=torch.from_numpy(self.indptr),
-            event_X=torch.from_numpy(self.event),
-            time_V=torch.from_numpy(self.time),
-            feature_B=torch.from_numpy(feature_B),
-        )

@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tidegraph.batches.padding import real_rows
 from tidegraph.batches.prepared import PreparedBatch
-from tidegraph.batches.templates import real_rows
 from tidegraph.state.columns import StateWrites
 from tidegraph.state.node_state import NodeState
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from tidegraph.batches.prepared import PreparedBatch
-from tidegraph.batches.templates import TemplateSet
+from tidegraph.batches.template_sets import TemplateSet
 from tidegraph.errors import SettingError
 from tidegraph.models.base import TemporalModel
 from tidegraph.state import NodeState

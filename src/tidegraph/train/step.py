@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from tidegraph.batches.padding import inert
 from tidegraph.batches.prepared import PreparedBatch
-from tidegraph.batches.templates import inert
 from tidegraph.models.base import TemporalModel
 from tidegraph.ops import link_loss
 from tidegraph.state import RingPush, RowWrite, ScratchRows, StateWrites

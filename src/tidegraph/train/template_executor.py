@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from tidegraph.batches.padding import pad
 from tidegraph.batches.prepared import PreparedBatch
-from tidegraph.batches.templates import Template, TemplateSet, pad, sizes_of
+from tidegraph.batches.template_sets import TemplateSet
+from tidegraph.batches.templates import Template, sizes_of
 from tidegraph.errors import TidegraphError
 from tidegraph.models.base import TemporalModel
 from tidegraph.state import HostState, NodeState, RingPush, RowWrite, ScratchRows, StateWrites
