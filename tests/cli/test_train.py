@@ -272,7 +272,7 @@ def test_the_flights_preset_is_for_the_bundled_data_when_nothing_else_is_said(
         raise tg.TidegraphError("far enough")
 
     monkeypatch.setattr(train_module, "merge", merge)
-    monkeypatch.setattr(train_module, "_new", stop)
+    monkeypatch.setattr(train_module, "new_job", stop)
     for arguments in ([], ["flights"], ["flights", "--preset", "published"], ["uci"]):
         assert cli("train", *arguments).code == 2
     assert seen == ["flights", "flights", "published", None]

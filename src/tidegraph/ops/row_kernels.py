@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidegraph._jit import kernel
-from tidegraph.ops.tiles import copy_numbers, keep, place
+from tidegraph.ops.tiles import address, copy_numbers, keep, place, sum_rows
 
 _VECTOR = 32  # elements: four vectors of eight float32, what the compiler unrolls to
 
@@ -117,9 +117,34 @@ def _add_1_1(out_HX, h, weight_HK, row_KX, i):  # type: ignore[no-untyped-def]
         out_HX[h, j] += a * row_KX[i, j]
 
 
-@kernel(inner=True)
+@kernel(inline=True)
 def weighted_sums(weight_HK, row_KX, count, out_HX):  # type: ignore[no-untyped-def]
     """out[h] = sum of weight[h, i] * row[i] over the first `count` rows."""
+    if out_HX.itemsize == 4:
+        row_bytes = np.int64(row_KX.shape[1]) * 4
+        chunks = row_bytes // (4 * _VECTOR)
+        H = out_HX.shape[0]
+        for h in range(0, H - 1, 2):
+            sum_rows(
+                place(weight_HK, h, 0), place(weight_HK, h + 1, 0), address(row_KX), row_bytes,
+                np.int64(count), place(out_HX, h, 0), row_bytes, chunks,
+            )  # fmt: skip
+        if H % 2:
+            # Both sums are the same one, in the same place.
+            weight, out = place(weight_HK, H - 1, 0), place(out_HX, H - 1, 0)
+            sum_rows(
+                weight, weight, address(row_KX), row_bytes, np.int64(count), out, np.int64(0),
+                chunks,
+            )  # fmt: skip
+        keep(weight_HK)
+        keep(row_KX)
+        keep(out_HX)
+    else:
+        _sums_of_any(weight_HK, row_KX, count, out_HX)
+
+
+@kernel(inner=True)
+def _sums_of_any(weight_HK, row_KX, count, out_HX):  # type: ignore[no-untyped-def]
     H, X = out_HX.shape
     even = count // 2 * 2
     for h in range(H):
