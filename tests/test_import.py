@@ -39,3 +39,19 @@ def test_every_public_name_is_there() -> None:
 
     for name in tidegraph.__all__:
         assert getattr(tidegraph, name) is not None
+
+
+def test_a_model_of_shapes_alone_does_not_load_the_compiler() -> None:
+    """What `train` asks before it starts; loading PyTorch's compiler takes two seconds."""
+    code = (
+        "import sys, torch\n"
+        "from tidegraph.events.core import Schema\n"
+        "from tidegraph.models import MODELS, build_model\n"
+        "schema = Schema(num_nodes=4, num_sources=2, bipartite=True, event_features=3)\n"
+        "for name in ('tgn', 'tgat', 'jodie'):\n"
+        "    with torch.device('meta'):\n"
+        "        build_model(name, schema)\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

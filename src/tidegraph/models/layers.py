@@ -28,8 +28,11 @@ class TimeCode(nn.Module):
 
     def __init__(self, width: int, trainable: bool = True) -> None:
         super().__init__()
-        exponent = torch.linspace(0, -9, width, dtype=torch.float64)
-        self.weight = nn.Parameter((10.0**exponent).float(), requires_grad=trainable)
+        # Named device and function: a model of shapes alone ("meta") would import PyTorch's compiler
+        # for these two, which takes two seconds of every start.
+        exponent = torch.linspace(0, -9, width, dtype=torch.float64, device="cpu")
+        weight = torch.pow(10.0, exponent).float()
+        self.weight = nn.Parameter(weight, requires_grad=trainable)
         self.bias = nn.Parameter(torch.zeros(width), requires_grad=trainable)
 
     def forward(self, delta: Tensor) -> Tensor:
