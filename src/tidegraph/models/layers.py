@@ -28,10 +28,11 @@ class TimeCode(nn.Module):
 
     def __init__(self, width: int, trainable: bool = True) -> None:
         super().__init__()
-        # Named device and function: a model of shapes alone ("meta") would import PyTorch's compiler
-        # for these two, which takes two seconds of every start.
-        exponent = torch.linspace(0, -9, width, dtype=torch.float64, device="cpu")
-        weight = torch.pow(10.0, exponent).float()
+        if torch.get_default_device().type == "meta":
+            # A model of shapes alone: to compute them would load PyTorch's compiler, two seconds.
+            weight = torch.empty(width)
+        else:
+            weight = (10.0 ** torch.linspace(0, -9, width, dtype=torch.float64)).float()
         self.weight = nn.Parameter(weight, requires_grad=trainable)
         self.bias = nn.Parameter(torch.zeros(width), requires_grad=trainable)
 
