@@ -74,7 +74,7 @@ def _need(library: Any, function: Any, arguments: tuple[Any, ...]) -> tuple[str,
     python = function.dispatcher.py_func
     needed = _Needed(python.__module__, python.__name__, arguments)
     compiled = needed()
-    library._reload_init.update(compiled.library._reload_init | {needed})
+    library._reload_init.add(needed)  # which does the same for what it needs itself
     return needed.symbol, compiled.fndesc
 
 

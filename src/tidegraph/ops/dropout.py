@@ -66,16 +66,20 @@ def _relu_slope(grad, result, scale):  # type: ignore[no-untyped-def]
     in_blocks(slope_block, grad.shape[0], _CHUNK, (grad, result, scale))
 
 
+def _bits(key: int) -> np.uint64:
+    return np.uint64(key & 0xFFFFFFFFFFFFFFFF)
+
+
+def _threshold(probability: float) -> np.uint64:
+    return np.uint64(int(probability * 2.0**32))
+
+
 def dropout_arguments(
     key: int, probability: float
 ) -> tuple[np.uint64, np.uint64, np.uint64, np.float32]:
     """What a float32 kernel takes for two masks: both keys, the threshold, the scale."""
-    return (
-        np.uint64(key & 0xFFFFFFFFFFFFFFFF),
-        np.uint64((key + 1) & 0xFFFFFFFFFFFFFFFF),
-        np.uint64(int(probability * 2.0**32)),
-        np.float32(1.0 / (1.0 - probability)),
-    )
+    scale = np.float32(1.0 / (1.0 - probability))
+    return _bits(key), _bits(key + 1), _threshold(probability), scale
 
 
 def relu_dropout_(x: Tensor, key: int, probability: float) -> Tensor:
@@ -83,12 +87,8 @@ def relu_dropout_(x: Tensor, key: int, probability: float) -> Tensor:
 
     Where the result is positive, its derivative is 1 / (1 - probability); elsewhere it is 0.
     """
-    _relu_dropout(
-        np.uint64(key & 0xFFFFFFFFFFFFFFFF),
-        np.uint64(int(probability * 2.0**32)),
-        x.numpy().dtype.type(1.0 / (1.0 - probability)),
-        x.view(-1).numpy(),
-    )
+    scale = x.numpy().dtype.type(1.0 / (1.0 - probability))
+    _relu_dropout(_bits(key), _threshold(probability), scale, x.view(-1).numpy())
     return x
 
 
@@ -113,12 +113,8 @@ def keep_mask(
     if isinstance(key, Tensor):
         return plain_keep_mask(key, shape, probability, like)
     mask = torch.empty(shape, dtype=like.dtype)
-    _fill_mask(
-        np.uint64(key & 0xFFFFFFFFFFFFFFFF),
-        np.uint64(int(probability * 2.0**32)),
-        mask.numpy().dtype.type(1.0 / (1.0 - probability)),
-        mask.view(-1).numpy(),
-    )
+    scale = mask.numpy().dtype.type(1.0 / (1.0 - probability))
+    _fill_mask(_bits(key), _threshold(probability), scale, mask.view(-1).numpy())
     return mask.to(like.device)
 
 

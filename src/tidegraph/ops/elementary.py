@@ -37,16 +37,6 @@ def _nearest(typing_context: Any, x: Any) -> Any:
 
 
 @intrinsic
-def _fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """`llvm.fma`: a * b + c, rounded once."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fma(*args)
-
-    return a(a, a, a), codegen
-
-
-@intrinsic
 def _bitcast(typing_context: Any, bits: Any) -> Any:
     """Reinterpret an int32 as a float32."""
 
@@ -58,7 +48,6 @@ def _bitcast(typing_context: Any, bits: Any) -> Any:
 
 # Intrinsics take a typing context that no caller passes.
 nearest: Any = _nearest
-fma: Any = _fma
 _float_from_bits: Any = _bitcast
 
 TURNS = 1.0 / (2.0 * math.pi)
@@ -81,25 +70,6 @@ def _sine_turn32(g):  # type: ignore[no-untyped-def]
     p = p * y + np.float32(0.0083333310)
     p = p * y + np.float32(-0.16666667)
     return z + z * (y * p)
-
-
-@kernel(inline=True)
-def cosine_of_turns32(turns):  # type: ignore[no-untyped-def]
-    """cos(2 pi turns) for a float32 `turns`; for kernels that must not contract, fused by hand."""
-    return cosine_within_half(turns - nearest(turns))
-
-
-@kernel(inline=True)
-def cosine_within_half(turns):  # type: ignore[no-untyped-def]
-    """The same for a `turns` in [-1/2, 1/2]."""
-    g: Any = np.float32(0.25) - abs(turns)
-    z: Any = np.float32(6.2831855) * g
-    y: Any = z * z
-    p: Any = fma(y, np.float32(-2.3889859e-08), np.float32(2.7525562e-06))
-    p = fma(y, p, np.float32(-0.00019840874))
-    p = fma(y, p, np.float32(0.0083333310))
-    p = fma(y, p, np.float32(-0.16666667))
-    return fma(z, y * p, z)
 
 
 @kernel(contract=True, inline=True)

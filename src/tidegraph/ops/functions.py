@@ -24,7 +24,7 @@ from tidegraph.batches.prepared import Hop, Mail, Uses
 from tidegraph.errors import SettingError
 from tidegraph.ops import attention_kernels, cells, memory_kernels, reference, triton_backend
 from tidegraph.ops.feature_rows import feature_array
-from tidegraph.ops.products import precision, product
+from tidegraph.ops.products import in_float32, product
 from tidegraph.ops.time_rows import needs_gradient, time_rows
 
 _BACKENDS = ("auto", "cpu", "triton", "reference")
@@ -402,7 +402,7 @@ class _GruUpdate(torch.autograd.Function):
         bias_hh: Tensor,
     ) -> Tensor:
         out_UD = memory_UD.clone()
-        if memory_UD.dtype == torch.float32 and precision() == "fp32":
+        if in_float32(memory_UD):
             M, (G, width) = len(mail.row_M), weight_ih.shape
             input_MI, gate_MG = memory_UD.new_empty(M, width), memory_UD.new_empty(M, G)
             hidden_MD = memory_UD.new_empty(M, weight_hh.shape[1])
@@ -466,7 +466,7 @@ class _RnnUpdate(torch.autograd.Function):
         bias_hh: Tensor,
     ) -> Tensor:
         out_UD = memory_UD.clone()
-        if memory_UD.dtype == torch.float32 and precision() == "fp32":
+        if in_float32(memory_UD):
             D, width = weight_ih.shape
             input_MI = memory_UD.new_empty(len(mail.row_M), width)
             updated_MD = memory_UD.new_empty(len(mail.row_M), D)

@@ -24,7 +24,7 @@ from tidegraph.ops import functions, layer_kernels
 from tidegraph.ops.deferred import Deferred
 from tidegraph.ops.dropout import dropout_arguments, keep_mask
 from tidegraph.ops.feature_rows import feature_array
-from tidegraph.ops.products import batched_product, precision, product, scores_exactly
+from tidegraph.ops.products import batched_product, in_float32, product, scores_exactly
 from tidegraph.ops.shared_layer import shared_layer
 from tidegraph.ops.shared_query import shared_query_layer
 
@@ -96,11 +96,11 @@ def attention_rows(
     if not functions._fast(table_RD) or isinstance(key, Tensor):
         return composed(table_RD, weights, hop, features_EF, dropout, key)
     # Never by the size of the batch: each path has its own rounding.
-    if not dropout and precision() == "fp32" and scores_exactly(table_RD):
+    if not dropout and in_float32(table_RD) and scores_exactly(table_RD):
         return shared_layer(table_RD, weights, hop, features_EF)
     if not table_RD.shape[1] and not weights.time.requires_grad:
         return shared_query_layer(weights, hop, features_EF, dropout, key)
-    if precision() != "fp32" or table_RD.dtype != torch.float32:
+    if not in_float32(table_RD):
         return composed(table_RD, weights, hop, features_EF, dropout, key)
     key -= (key & 1 << 63) << 1  # signed: PyTorch's profiler records int64 arguments
     # One by one: autograd sees tensors only as arguments of their own.

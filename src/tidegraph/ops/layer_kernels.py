@@ -33,9 +33,7 @@ from tidegraph.ops.row_products import (
     pack_jobs,
     packed_size,
 )
-from tidegraph.ops.tiles import address, keep
-
-_FLOAT = np.int64(4)  # bytes
+from tidegraph.ops.tiles import FLOAT, address, keep
 
 
 @kernel(inner=True, sums=True)
@@ -73,21 +71,21 @@ def _layer_forward_block(  # type: ignore[no-untyped-def]
     scratch, packed = address(scratch_X), address(packed_P)
     new = np.int64(1)
     rows = last - first
-    row_E, row_J, row_W = E * _FLOAT, J * _FLOAT, W * _FLOAT
+    row_E, row_J, row_W = E * FLOAT, J * FLOAT, W * FLOAT
     joined = address(joined_SJ) + first * row_J
     query = address(query_SE) + first * row_E
     for s in range(first, last):
         load_row(joined_SJ, s, E, table_RD, self_S[s])
 
     apart(multiply_rows, (joined + row_E, row_J, rows, D, packed, E, query, row_E, new, scratch))
-    packed += packed_size(D, E) * _FLOAT
+    packed += packed_size(D, E) * FLOAT
     add_to_rows(query, row_E, rows, E, address(query_bias_E))
     _scale_rows(query_SE, first, last, scale)
     for h in range(H):
         wide = address(query_HSW) + (h * S + first) * row_W
-        part = query + h * d * _FLOAT
+        part = query + h * d * FLOAT
         apart(multiply_rows, (part, row_E, rows, d, packed, W, wide, row_W, new, scratch))
-        packed += packed_size(d, W) * _FLOAT
+        packed += packed_size(d, W) * FLOAT
 
     if keep_X.shape[0] > 0:
         apart(fill_block, (first * K * H, last * K * H, key, threshold, keep_scale, keep_X))
@@ -98,12 +96,12 @@ def _layer_forward_block(  # type: ignore[no-untyped-def]
 
     for h in range(H):
         wide = address(sum_HSW) + (h * S + first) * row_W
-        part = joined + h * d * _FLOAT
+        part = joined + h * d * FLOAT
         apart(multiply_rows, (wide, row_W, rows, W, packed, d, part, row_J, new, scratch))
-        packed += packed_size(W, d) * _FLOAT
+        packed += packed_size(W, d) * FLOAT
     hidden = address(hidden_SE) + first * row_E
     apart(multiply_rows, (joined, row_J, rows, J, packed, E, hidden, row_E, new, scratch))
-    packed += packed_size(J, E) * _FLOAT
+    packed += packed_size(J, E) * FLOAT
     add_to_rows(hidden, row_E, rows, E, address(merge_in_bias_E))
     apart(relu_block, (first * E, last * E, merge_key, threshold, keep_scale, hidden_X))
     out = address(out_SE) + first * row_E
@@ -131,18 +129,17 @@ def layer_forward(  # type: ignore[no-untyped-def]
     packed_P = np.empty(size + packed_size(J, E) + packed_size(E, E), np.float32)
     jobs_N7 = np.empty((2 * H + 3, JOB), np.int64)
     to, n = address(packed_P), np.int64(0)
-    one = _FLOAT
-    to = add_job(jobs_N7, n, address(query_ED), one, D * _FLOAT, D, E, to)
+    to = add_job(jobs_N7, n, address(query_ED), FLOAT, D * FLOAT, D, E, to)
     for h in range(H):
         n += 1
-        place = address(key_HdW) + h * d * W * _FLOAT
-        to = add_job(jobs_N7, n, place, W * _FLOAT, one, d, W, to)
+        place = address(key_HdW) + h * d * W * FLOAT
+        to = add_job(jobs_N7, n, place, W * FLOAT, FLOAT, d, W, to)
     for h in range(H):
         n += 1
-        place = address(value_HWd) + h * d * W * _FLOAT
-        to = add_job(jobs_N7, n, place, d * _FLOAT, one, W, d, to)
-    to = add_job(jobs_N7, n + 1, address(merge_in_EJ), one, J * _FLOAT, J, E, to)
-    to = add_job(jobs_N7, n + 2, address(merge_out_EE), one, E * _FLOAT, E, E, to)
+        place = address(value_HWd) + h * d * W * FLOAT
+        to = add_job(jobs_N7, n, place, d * FLOAT, FLOAT, W, d, to)
+    to = add_job(jobs_N7, n + 1, address(merge_in_EJ), FLOAT, J * FLOAT, J, E, to)
+    to = add_job(jobs_N7, n + 2, address(merge_out_EE), FLOAT, E * FLOAT, E, E, to)
     pack_jobs(jobs_N7)
     bias_E = np.empty(E, np.float32)
     _query_bias(query_bias_E, query_time_ET, time_bias_T, bias_E)
@@ -170,22 +167,22 @@ def _layer_backward_block(  # type: ignore[no-untyped-def]
     scratch, packed = address(scratch_X), address(packed_P)
     new, more = np.int64(1), np.int64(0)
     rows = last - first
-    row_E, row_J, row_W = E * _FLOAT, J * _FLOAT, W * _FLOAT
+    row_E, row_J, row_W = E * FLOAT, J * FLOAT, W * FLOAT
     out = address(grad_SE) + first * row_E
     hidden = address(grad_hidden_SE) + first * row_E
     joined = address(grad_joined_SJ) + first * row_J
     query = address(grad_query_SE) + first * row_E
 
     apart(multiply_rows, (out, row_E, rows, E, packed, E, hidden, row_E, new, scratch))
-    packed += packed_size(E, E) * _FLOAT
+    packed += packed_size(E, E) * FLOAT
     apart(slope_block, (first * E, last * E, grad_hidden_X, hidden_X, keep_scale))
     apart(multiply_rows, (hidden, row_E, rows, E, packed, J, joined, row_J, new, scratch))
-    packed += packed_size(E, J) * _FLOAT
+    packed += packed_size(E, J) * FLOAT
     for h in range(H):
         wide = address(grad_sum_HSW) + (h * S + first) * row_W
-        part = joined + h * d * _FLOAT
+        part = joined + h * d * FLOAT
         apart(multiply_rows, (part, row_J, rows, d, packed, W, wide, row_W, new, scratch))
-        packed += packed_size(d, W) * _FLOAT
+        packed += packed_size(d, W) * FLOAT
 
     apart(backward_block, (
         first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF,
@@ -195,9 +192,9 @@ def _layer_backward_block(  # type: ignore[no-untyped-def]
 
     for h in range(H):
         wide = address(grad_query_HSW) + (h * S + first) * row_W
-        part = query + h * d * _FLOAT
+        part = query + h * d * FLOAT
         apart(multiply_rows, (wide, row_W, rows, W, packed, d, part, row_E, new, scratch))
-        packed += packed_size(W, d) * _FLOAT
+        packed += packed_size(W, d) * FLOAT
     _scale_rows(grad_query_SE, first, last, scale)
     if train_table:
         own = joined + row_E
@@ -240,18 +237,17 @@ def layer_backward(  # type: ignore[no-untyped-def]
     packed_P = np.empty(size, np.float32)
     jobs_N7 = np.empty((2 * H + 3, JOB), np.int64)
     to, n = address(packed_P), np.int64(1)
-    one = _FLOAT
-    to = add_job(jobs_N7, np.int64(0), address(merge_out_EE), E * _FLOAT, one, E, E, to)
-    to = add_job(jobs_N7, n, address(merge_in_EJ), J * _FLOAT, one, E, J, to)
+    to = add_job(jobs_N7, np.int64(0), address(merge_out_EE), E * FLOAT, FLOAT, E, E, to)
+    to = add_job(jobs_N7, n, address(merge_in_EJ), J * FLOAT, FLOAT, E, J, to)
     for h in range(H):
         n += 1
-        place = address(value_HWd) + h * d * W * _FLOAT
-        to = add_job(jobs_N7, n, place, one, d * _FLOAT, d, W, to)
+        place = address(value_HWd) + h * d * W * FLOAT
+        to = add_job(jobs_N7, n, place, FLOAT, d * FLOAT, d, W, to)
     for h in range(H):
         n += 1
-        place = address(key_HdW) + h * d * W * _FLOAT
-        to = add_job(jobs_N7, n, place, one, W * _FLOAT, W, d, to)
-    to = add_job(jobs_N7, n + 1, address(query_ED), D * _FLOAT, one, E, D, to)
+        place = address(key_HdW) + h * d * W * FLOAT
+        to = add_job(jobs_N7, n, place, FLOAT, W * FLOAT, W, d, to)
+    to = add_job(jobs_N7, n + 1, address(query_ED), D * FLOAT, FLOAT, E, D, to)
     pack_jobs(jobs_N7)
     grad_score_SKH = np.empty_like(attention_SKH)
     train_table = grad_table_RD.shape[0] > 0

@@ -20,7 +20,7 @@ from tidegraph._jit import kernel
 from tidegraph.batches.prepared import Uses
 from tidegraph.ops import attention_kernels, functions
 from tidegraph.ops.deferred import Deferred
-from tidegraph.ops.products import precision, product
+from tidegraph.ops.products import in_float32, product
 from tidegraph.ops.row_kernels import load_row
 from tidegraph.ops.row_products import (
     JOB,
@@ -31,10 +31,9 @@ from tidegraph.ops.row_products import (
     pack_jobs,
     packed_size,
 )
-from tidegraph.ops.tiles import address, keep
+from tidegraph.ops.tiles import FLOAT, address, keep
 
 _BLOCK = 24  # events (or seeds) per block
-_FLOAT = np.int64(4)  # bytes
 
 
 @kernel(block=True, sums=True)
@@ -67,7 +66,10 @@ def _score_seeds_block(first, last, source_BD, seed_SD, seed_X, output_D, bias, 
 
 @kernel()
 def score_seeds(source_BD, seed_SD, seed_X, output_D, bias, logit_BX):  # type: ignore[no-untyped-def]
-    """As `score`, each candidate's row of `seed_SD` named by `seed_X`."""
+    """logit[b, c] = output . relu(source[b] + the candidate's row of `seed_SD`) + bias.
+
+    `seed_X` names the rows: of the B true targets, then of the negatives, event by event.
+    """
     B = source_BD.shape[0]
     in_blocks(_score_seeds_block, B, _BLOCK, (source_BD, seed_SD, seed_X, output_D, bias, logit_BX))
 
@@ -133,7 +135,7 @@ def _links_block(  # type: ignore[no-untyped-def]
     D, C = row_RD.shape[1], logit_BX.shape[1] - 1
     scratch_X = np.empty(SCRATCH, np.float32)
     scratch, rows, new = address(scratch_X), last - first, np.int64(1)
-    row_D, row_E, start = D * _FLOAT, E * _FLOAT, address(row_RD)
+    row_D, row_E, start = D * FLOAT, E * FLOAT, address(row_RD)
     apart(_load_roots, (first, last, B, C, seed_SD, root_R, row_RD))
     source = address(source_BE) + first * row_E
     apart(
@@ -149,20 +151,27 @@ def _links_block(  # type: ignore[no-untyped-def]
     apart(_score_block, (first, last, source_BE, target_XE, output_E, bias, logit_BX))
 
 
+@kernel(inner=True)
+def _packed_pair(source_JK, target_JK):  # type: ignore[no-untyped-def]
+    """Both matrices as products read them; any strides."""
+    J, K = source_JK.shape
+    row, column = np.int64(source_JK.strides[0]), np.int64(source_JK.strides[1])
+    source_P = np.empty(packed_size(J, K), np.float32)
+    target_P = np.empty(packed_size(J, K), np.float32)
+    jobs_N7 = np.empty((2, JOB), np.int64)
+    add_job(jobs_N7, np.int64(0), address(source_JK), row, column, J, K, address(source_P))
+    add_job(jobs_N7, np.int64(1), address(target_JK), row, column, J, K, address(target_P))
+    pack_jobs(jobs_N7)
+    return source_P, target_P
+
+
 @kernel()
 def links_forward(  # type: ignore[no-untyped-def]
     seed_SD, root_R, source_ED, target_ED, source_bias_E, output_E, bias, row_RD, source_BE,
     target_XE, logit_BX,
 ):  # fmt: skip
     """From seeds to logits, block by block; the arrays from `row_RD` on are written."""
-    E, D = source_ED.shape
-    source_P = np.empty(packed_size(D, E), np.float32)
-    target_P = np.empty(packed_size(D, E), np.float32)
-    jobs_N7 = np.empty((2, JOB), np.int64)
-    row = D * _FLOAT
-    add_job(jobs_N7, np.int64(0), address(source_ED), _FLOAT, row, D, E, address(source_P))
-    add_job(jobs_N7, np.int64(1), address(target_ED), _FLOAT, row, D, E, address(target_P))
-    pack_jobs(jobs_N7)
+    source_P, target_P = _packed_pair(source_ED.T, target_ED.T)
     in_blocks(
         _links_block, source_BE.shape[0], _BLOCK,
         (seed_SD, root_R, source_P, target_P, source_bias_E, output_E, bias, row_RD, source_BE,
@@ -179,7 +188,7 @@ def _links_backward_block(  # type: ignore[no-untyped-def]
     D, C = grad_row_RD.shape[1], grad_BX.shape[1] - 1
     scratch_X = np.empty(SCRATCH, np.float32)
     scratch, rows, new = address(scratch_X), last - first, np.int64(1)
-    row_D, row_E, start = D * _FLOAT, E * _FLOAT, address(grad_row_RD)
+    row_D, row_E, start = D * FLOAT, E * FLOAT, address(grad_row_RD)
     apart(_score_backward_block, (
         first, last, source_BE, target_XE, output_E, grad_BX, grad_source_BE, grad_target_XE,
         grad_output_GE,
@@ -203,14 +212,7 @@ def links_backward(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """From the gradient of the logits to those of the seeds; the arrays from `grad_source_BE` on
     are written, `grad_output_GE` with one row a block."""
-    E, D = source_ED.shape
-    source_P = np.empty(packed_size(E, D), np.float32)
-    target_P = np.empty(packed_size(E, D), np.float32)
-    jobs_N7 = np.empty((2, JOB), np.int64)
-    row = D * _FLOAT
-    add_job(jobs_N7, np.int64(0), address(source_ED), row, _FLOAT, E, D, address(source_P))
-    add_job(jobs_N7, np.int64(1), address(target_ED), row, _FLOAT, E, D, address(target_P))
-    pack_jobs(jobs_N7)
+    source_P, target_P = _packed_pair(source_ED, target_ED)
     in_blocks(
         _links_backward_block, source_BE.shape[0], _BLOCK,
         (source_BE, target_XE, output_E, grad_BX, source_P, target_P, grad_source_BE,
@@ -259,10 +261,8 @@ class _LinkScores(torch.autograd.Function):
         grad_BX, B = grads[0].contiguous(), len(source_BE)
         grad_source_BE, grad_target_XE = torch.empty_like(source_BE), torch.empty_like(target_XE)
         grad_output_GE = output.new_empty(-(-B // _BLOCK), output.shape[1])
-        grad_row_RD, grad_seed_SD = (
-            torch.empty_like(row_RD),
-            row_RD.new_empty(ctx.seeds, row_RD.shape[1]),
-        )
+        grad_row_RD = torch.empty_like(row_RD)
+        grad_seed_SD = row_RD.new_empty(ctx.seeds, row_RD.shape[1])
         links_backward(
             source_BE.numpy(), target_XE.numpy(), source.numpy(), target.numpy(),
             output.view(-1).numpy(), grad_BX.numpy(), ctx.uses.indptr_R1.numpy(),
@@ -310,7 +310,7 @@ def link_scores(
     arguments = seed_SD, source, source_bias, target, output, output_bias, root_R, uses, events
     if functions._fast(seed_SD) and not torch.is_grad_enabled():
         return _scores_by_seed(*arguments)
-    if not functions._fast(seed_SD) or precision() != "fp32" or seed_SD.dtype != torch.float32:
+    if not (functions._fast(seed_SD) and in_float32(seed_SD)):
         return composed_scores(*arguments)
     logit_BX: Tensor = _LinkScores.apply(*arguments)  # type: ignore[no-untyped-call]
     return logit_BX

@@ -23,10 +23,8 @@ from tidegraph.ops.row_products import (
     pack_panels,
     packed_size,
 )
-from tidegraph.ops.tiles import LANES, PANEL, address, keep
+from tidegraph.ops.tiles import FLOAT, LANES, PANEL, address, keep, panels_of
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
-
-_FLOAT = np.int64(4)  # bytes
 
 
 @kernel(block=True, sums=True)
@@ -134,24 +132,30 @@ def gru_forward(gate_MG, hidden_MD, memory_UD, row_M, out_UD):  # type: ignore[n
 
 
 @kernel(inner=True)
-def _pack_gru_block(first, last, weight_ih_GI, weight_hh_GD, gates_P, hidden_P):  # type: ignore[no-untyped-def]
-    """Panels of the gates' matrix, own memory entering once; then those of the hidden part."""
+def _pack_merged(p, weight_ih_GI, weight_hh_GD, merged, packed_P):  # type: ignore[no-untyped-def]
+    """Panel p of the cell's matrix; own memory enters the first `merged` gates once."""
     G, I = weight_ih_GI.shape  # noqa: E741
+    apart(pack_panels, (
+        address(weight_ih_GI), FLOAT, I * FLOAT, I, G, np.int64(p), np.int64(p + 1),
+        address(packed_P),
+    ))  # fmt: skip
+    column = p * PANEL
+    width = LANES if G - column <= LANES else PANEL
+    for k in range(min(width, merged - column)):
+        for j in range(weight_hh_GD.shape[1]):
+            packed_P[column * I + j * width + k] += weight_hh_GD[column + k, j]
+
+
+@kernel(inner=True)
+def _pack_gru_block(first, last, weight_ih_GI, weight_hh_GD, gates_P, hidden_P):  # type: ignore[no-untyped-def]
+    """Panels of the gates' matrix, then those of the candidate's hidden part."""
     D = weight_hh_GD.shape[1]
-    panels = (G + PANEL - 1) // PANEL
+    panels = panels_of(weight_ih_GI.shape[0])
     for p in range(first, min(last, panels)):
-        apart(pack_panels, (
-            address(weight_ih_GI), _FLOAT, I * _FLOAT, I, G, np.int64(p), np.int64(p + 1),
-            address(gates_P),
-        ))  # fmt: skip
-        column = p * PANEL
-        width = LANES if G - column <= LANES else PANEL
-        for k in range(min(width, 2 * D - column)):
-            for j in range(D):
-                gates_P[column * I + j * width + k] += weight_hh_GD[column + k, j]
+        _pack_merged(p, weight_ih_GI, weight_hh_GD, 2 * D, gates_P)
     for p in range(max(first, panels), last):
         apart(pack_panels, (
-            address(weight_hh_GD) + 2 * D * D * _FLOAT, _FLOAT, D * _FLOAT, D, D,
+            address(weight_hh_GD) + 2 * D * D * FLOAT, FLOAT, D * FLOAT, D, D,
             np.int64(p - panels), np.int64(p - panels + 1), address(hidden_P),
         ))  # fmt: skip
 
@@ -164,7 +168,7 @@ def _gru_block(  # type: ignore[no-untyped-def]
     D, I, G = memory_UD.shape[1], input_MI.shape[1], gate_MG.shape[1]  # noqa: E741
     scratch_X = np.empty(SCRATCH, np.float32)
     scratch, new, rows = address(scratch_X), np.int64(1), last - first
-    row_I, row_G, row_D = I * _FLOAT, G * _FLOAT, D * _FLOAT
+    row_I, row_G, row_D = I * FLOAT, G * FLOAT, D * FLOAT
     apart(inputs_block, (
         first, last, memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF,
         weight_T, bias_T, input_MI,
@@ -177,7 +181,7 @@ def _gru_block(  # type: ignore[no-untyped-def]
     apart(
         multiply_rows, (inputs, row_I, rows, D, address(hidden_P), D, hidden, row_D, new, scratch)
     )
-    add_to_rows(hidden, row_D, rows, D, address(bias_hh_G) + 2 * D * _FLOAT)
+    add_to_rows(hidden, row_D, rows, D, address(bias_hh_G) + 2 * D * FLOAT)
     keep(scratch_X)
     apart(gru_forward_block, (first, last, gate_MG, hidden_MD, memory_UD, row_M, out_UD))
 
@@ -196,7 +200,7 @@ def gru_update(  # type: ignore[no-untyped-def]
     D = weight_hh_GD.shape[1]
     gates_P = np.empty(packed_size(I, G), np.float32)
     hidden_P = np.empty(packed_size(D, D), np.float32)
-    panels = (G + PANEL - 1) // PANEL + (D + PANEL - 1) // PANEL
+    panels = panels_of(G) + panels_of(D)
     in_blocks(_pack_gru_block, panels, np.int64(1), (weight_ih_GI, weight_hh_GD, gates_P, hidden_P))
     bias_G = bias_ih_G.copy()
     for g in range(2 * D):
@@ -210,18 +214,8 @@ def gru_update(  # type: ignore[no-untyped-def]
 
 @kernel(inner=True)
 def _pack_rnn_block(first, last, weight_ih_DI, weight_hh_DD, packed_P):  # type: ignore[no-untyped-def]
-    """Panels of the cell's matrix, own memory entering once."""
-    D, I = weight_ih_DI.shape  # noqa: E741
     for p in range(first, last):
-        apart(pack_panels, (
-            address(weight_ih_DI), _FLOAT, I * _FLOAT, I, D, np.int64(p), np.int64(p + 1),
-            address(packed_P),
-        ))  # fmt: skip
-        column = p * PANEL
-        width = LANES if D - column <= LANES else PANEL
-        for k in range(min(width, D - column)):
-            for j in range(D):
-                packed_P[column * I + j * width + k] += weight_hh_DD[column + k, j]
+        _pack_merged(p, weight_ih_DI, weight_hh_DD, weight_ih_DI.shape[0], packed_P)
 
 
 @kernel(inner=True, contract=True)
@@ -231,7 +225,7 @@ def _rnn_block(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     D, I = memory_UD.shape[1], input_MI.shape[1]  # noqa: E741
     scratch_X = np.empty(SCRATCH, np.float32)
-    rows, row_I, row_D = last - first, I * _FLOAT, D * _FLOAT
+    rows, row_I, row_D = last - first, I * FLOAT, D * FLOAT
     apart(inputs_block, (
         first, last, memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF,
         weight_T, bias_T, input_MI,
@@ -260,8 +254,7 @@ def rnn_update(  # type: ignore[no-untyped-def]
     """The whole memory update of an RNN, as `gru_update`; `updated_MD` gets the new memories."""
     D, I = weight_ih_DI.shape  # noqa: E741
     packed_P = np.empty(packed_size(I, D), np.float32)
-    panels = (D + PANEL - 1) // PANEL
-    in_blocks(_pack_rnn_block, panels, np.int64(1), (weight_ih_DI, weight_hh_DD, packed_P))
+    in_blocks(_pack_rnn_block, panels_of(D), np.int64(1), (weight_ih_DI, weight_hh_DD, packed_P))
     in_blocks(
         _rnn_block, row_M.shape[0], BLOCK,
         (memory_UD, partner_UD, row_M, indptr_M1, event_L, delta_L, features_EF, weight_T, bias_T,

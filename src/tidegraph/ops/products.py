@@ -80,6 +80,12 @@ def scores_exactly(like: Tensor) -> bool:
     )
 
 
+def in_float32(like: Tensor) -> bool:
+    """Products of this tensor are float32 products of its numbers as they are: what kernels that
+    multiply by themselves can do."""
+    return like.dtype == torch.float32 and _precision == "fp32"
+
+
 def factor(matrix: Tensor) -> Tensor:
     """`matrix` as it enters products: itself, or rounded to bfloat16."""
     if _precision == "fp32" or matrix.dtype == torch.float64:

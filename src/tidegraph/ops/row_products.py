@@ -27,14 +27,18 @@ from torch import Tensor
 from tidegraph._blocks import apart, in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.tiles import (
+    FLOAT,
     LANES,
     PANEL,
     ROWS,
     address,
-    copy_eights,
+    copy_numbers,
     keep,
     load,
+    multiply_add,
     narrow_tile,
+    panels_of,
+    spread,
     store,
     transpose_eight,
     wide_tile,
@@ -45,17 +49,6 @@ _BLOCK = 8 * ROWS  # rows multiplied by one thread while a panel of columns stay
 _DEPTH = np.int64(512)  # a panel of so many rows stays in the first-level cache
 SCRATCH = ROWS * PANEL
 """Numbers of scratch memory that `multiply_rows` takes."""
-
-_FLOAT_BYTES = np.int64(4)
-
-
-def _multiply_add(builder: Any, lanes: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once, lane by lane."""
-    name = f"llvm.fma.v{_LANES}f32"
-    function = builder.module.globals.get(name)
-    if function is None:
-        function = ir.Function(builder.module, ir.FunctionType(lanes, [lanes] * 3), name)
-    return builder.call(function, [a, b, c])
 
 
 def _row_sum(vectors: int) -> Any:
@@ -68,7 +61,6 @@ def _row_sum(vectors: int) -> Any:
             for position, value in ((0, weight), (2, row), (6, out))
         )
         lanes = ir.VectorType(ir.FloatType(), _LANES)
-        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
         new_variable: Any = cgutils.alloca_once_value
 
         def lanes_at(data: Any, place: Any, vector: int) -> Any:
@@ -82,13 +74,11 @@ def _row_sum(vectors: int) -> Any:
         with cgutils.for_range(builder, count) as loop:
             place = builder.add(row_start, builder.mul(loop.index, stride))
             one = builder.load(builder.gep(weight_data, [builder.add(weight_start, loop.index)]))
-            first = ir.Constant(ir.IntType(32), 0)
-            factor = builder.insert_element(ir.Constant(lanes, ir.Undefined), one, first)
-            factor = builder.shuffle_vector(factor, factor, everywhere)
+            factor = spread(builder, lanes, one)
             for v, total in enumerate(sums):
                 column = builder.load(lanes_at(row_data, place, v), align=4)
                 builder.store(
-                    _multiply_add(builder, lanes, factor, column, builder.load(total)), total
+                    multiply_add(builder, lanes, factor, column, builder.load(total)), total
                 )
         for v, total in enumerate(sums):
             builder.store(builder.load(total), lanes_at(out_data, out_start, v), align=4)
@@ -137,7 +127,7 @@ def _turned(
                 for position, first in ((0, args[1]), (2, args[3]), (4, start), (4, args[5]))
             )
             lost = builder.fneg(builder.fmul(b_j, slope_j))
-            kept = _multiply_add(builder, lanes, a_j, cosine_j, lost)
+            kept = multiply_add(builder, lanes, a_j, cosine_j, lost)
             builder.store(kept, lanes_at(6, builder.add(args[7], j)), align=4)
         return context.get_dummy_value()
 
@@ -195,17 +185,17 @@ def pack_panels(b, b_row, b_column, depth, columns, first, last, to):  # type: i
         left = columns - column
         width = np.int64(LANES if left <= LANES else PANEL)
         start = b + column * b_column
-        out = to + column * depth * _FLOAT_BYTES
-        out_row = width * _FLOAT_BYTES
+        out = to + column * depth * FLOAT
+        out_row = width * FLOAT
         j = np.int64(0)
-        if (left >= width) & (b_column == _FLOAT_BYTES):
+        if (left >= width) & (b_column == FLOAT):
             while j < depth:
-                copy_eights(out + j * out_row, start + j * b_row, width >> 3)
+                copy_numbers(out + j * out_row, start + j * b_row, width)
                 j += 1
-        elif (left >= width) & (b_row == _FLOAT_BYTES):
+        elif (left >= width) & (b_row == FLOAT):
             while j + 8 <= depth:
                 for k in range(0, width, 8):
-                    to_place = out + j * out_row + np.int64(k) * _FLOAT_BYTES
+                    to_place = out + j * out_row + np.int64(k) * FLOAT
                     from_place = start + j * b_row + np.int64(k) * b_column
                     transpose_eight(to_place, out_row, from_place, b_column)
                 j += 8
@@ -214,7 +204,7 @@ def pack_panels(b, b_row, b_column, depth, columns, first, last, to):  # type: i
                 value = np.float32(0)
                 if k < left:
                     value = load(start + j * b_row + np.int64(k) * b_column)
-                store(out + j * out_row + np.int64(k) * _FLOAT_BYTES, value)
+                store(out + j * out_row + np.int64(k) * FLOAT, value)
             j += 1
 
 
@@ -234,24 +224,20 @@ def multiply_rows(a, a_row, rows, depth, packed, columns, out, out_row, fresh, s
         for column in range(0, columns, PANEL):
             left = columns - column
             width = np.int64(LANES if left <= LANES else PANEL)
-            panel = packed + (column * depth + begin * width) * _FLOAT_BYTES
+            panel = packed + (column * depth + begin * width) * FLOAT
             for i in range(0, rows, ROWS):
                 count = min(np.int64(ROWS), rows - i)
-                rows_at = a + i * a_row + begin * _FLOAT_BYTES
-                place = out + i * out_row + column * _FLOAT_BYTES
+                rows_at = a + i * a_row + begin * FLOAT
+                place = out + i * out_row + column * FLOAT
                 partial = (count < ROWS) | (left < width)
                 to = scratch if partial else place
                 to_row = scratch_row if partial else out_row
                 if partial & (start == 0):
                     _copy_corner(to, to_row, place, out_row, count, min(width, left))
                 if width == PANEL:
-                    wide_tile(
-                        rows_at, a_row, _FLOAT_BYTES, count - 1, panel, steps, to, to_row, start
-                    )
+                    wide_tile(rows_at, a_row, FLOAT, count - 1, panel, steps, to, to_row, start)
                 else:
-                    narrow_tile(
-                        rows_at, a_row, _FLOAT_BYTES, count - 1, panel, steps, to, to_row, start
-                    )
+                    narrow_tile(rows_at, a_row, FLOAT, count - 1, panel, steps, to, to_row, start)
                 if partial:
                     _copy_corner(place, out_row, to, to_row, count, min(width, left))
 
@@ -260,7 +246,7 @@ def multiply_rows(a, a_row, rows, depth, packed, columns, out, out_row, fresh, s
 def _copy_corner(to, to_row, start, start_row, rows, columns):  # type: ignore[no-untyped-def]
     for r in range(rows):
         for k in range(columns):
-            place = np.int64(k) * _FLOAT_BYTES
+            place = np.int64(k) * FLOAT
             store(to + np.int64(r) * to_row + place, load(start + np.int64(r) * start_row + place))
 
 
@@ -270,22 +256,8 @@ def add_to_rows(out, out_row, rows, columns, bias):  # type: ignore[no-untyped-d
     for i in range(rows):
         row = out + np.int64(i) * out_row
         for k in range(columns):
-            place = np.int64(k) * _FLOAT_BYTES
+            place = np.int64(k) * FLOAT
             store(row + place, load(row + place) + load(bias + place))
-
-
-@kernel(block=True)
-def _pack_block(first, last, b, b_row, b_column, depth, columns, to):  # type: ignore[no-untyped-def]
-    apart(pack_panels, (b, b_row, b_column, depth, columns, first, last, to))
-
-
-@kernel()
-def _pack(b, b_row, b_column, depth, columns, packed):  # type: ignore[no-untyped-def]
-    panels = (columns + PANEL - 1) // PANEL
-    in_blocks(
-        _pack_block, panels, np.int64(1),
-        (b, b_row, b_column, depth, columns, address(packed)),
-    )  # fmt: skip
 
 
 # Columns of a list of matrices to be packed: address, strides, depth, columns, where to, and the
@@ -298,11 +270,10 @@ def add_job(jobs_N7, n, b, b_row, b_column, depth, columns, to):  # type: ignore
     """Put a matrix on the list, as its n-th; returns the address behind its packed form."""
     before = np.int64(0)
     if n > 0:
-        panels = (jobs_N7[n - 1, 4] + PANEL - 1) // PANEL
-        before = jobs_N7[n - 1, 6] + panels
+        before = jobs_N7[n - 1, 6] + panels_of(jobs_N7[n - 1, 4])
     for i, value in enumerate((b, b_row, b_column, depth, columns, to, before)):
         jobs_N7[n, i] = value
-    return to + packed_size(depth, columns) * _FLOAT_BYTES
+    return to + packed_size(depth, columns) * FLOAT
 
 
 @kernel(block=True)
@@ -322,8 +293,15 @@ def _pack_jobs_block(first, last, jobs_N7, one):  # type: ignore[no-untyped-def]
 def pack_jobs(jobs_N7):  # type: ignore[no-untyped-def]
     """Pack the listed matrices, panels dealt out to all threads."""
     last = jobs_N7.shape[0] - 1
-    panels = jobs_N7[last, 6] + (jobs_N7[last, 4] + PANEL - 1) // PANEL
+    panels = jobs_N7[last, 6] + panels_of(jobs_N7[last, 4])
     in_blocks(_pack_jobs_block, panels, np.int64(2), (jobs_N7, np.int64(1)))
+
+
+@kernel()
+def _pack(b, b_row, b_column, depth, columns, packed):  # type: ignore[no-untyped-def]
+    jobs_N7 = np.empty((1, JOB), np.int64)
+    add_job(jobs_N7, np.int64(0), b, b_row, b_column, depth, columns, address(packed))
+    pack_jobs(jobs_N7)
 
 
 @kernel(block=True)

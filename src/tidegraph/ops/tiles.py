@@ -29,23 +29,28 @@ ROWS, LANES = (12, 16) if llvm.get_host_cpu_features().get("avx512f") else (6, 8
 PANEL = 2 * LANES
 """Columns of a tile."""
 
+FLOAT = np.int64(4)
+"""Bytes of a float32, for addresses in kernels."""
+
 _WORD = ir.IntType(64)
 _INDEX = ir.IntType(32)
 _FLOAT = ir.FloatType()
 _EIGHT = 8
 
 
-def _word(number: int) -> Any:
+def word(number: int) -> Any:
+    """An int64 constant."""
     return ir.Constant(_WORD, number)
 
 
-def _pointer(builder: Any, kind: Any, address: Any, *offsets: Any) -> Any:
+def pointer(builder: Any, kind: Any, address: Any, *offsets: Any) -> Any:
+    """To a value of a type, so many bytes behind an address."""
     for offset in offsets:
         address = builder.add(address, offset)
     return builder.inttoptr(address, kind.as_pointer())
 
 
-def _multiply_add(builder: Any, lanes: Any, a: Any, b: Any, c: Any) -> Any:
+def multiply_add(builder: Any, lanes: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once, lane by lane."""
     name = f"llvm.fma.v{lanes.count}f32"
     function = builder.module.globals.get(name)
@@ -54,7 +59,7 @@ def _multiply_add(builder: Any, lanes: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.call(function, [a, b, c])
 
 
-def _spread(builder: Any, lanes: Any, number: Any) -> Any:
+def spread(builder: Any, lanes: Any, number: Any) -> Any:
     """A vector of one number."""
     first = builder.insert_element(ir.Constant(lanes, ir.Undefined), number, ir.Constant(_INDEX, 0))
     return builder.shuffle_vector(
@@ -76,35 +81,35 @@ def make_tile(rows: int, width: int, vectors: int) -> Any:
         byte = ir.IntType(8)
         starts = []
         for r in range(rows):
-            row = _word(r)
+            row = word(r)
             row = builder.select(builder.icmp_signed("<", row, last), row, last)
-            starts.append(_pointer(builder, byte, a, builder.mul(row, a_row)))
+            starts.append(pointer(builder, byte, a, builder.mul(row, a_row)))
 
         def out_at(r: int, v: int) -> Any:
-            row = builder.mul(out_row, _word(r))
-            return _pointer(builder, lanes, out, row, _word(4 * width * v))
+            row = builder.mul(out_row, word(r))
+            return pointer(builder, lanes, out, row, word(4 * width * v))
 
         zero = ir.Constant(lanes, [0.0] * width)
         sums = [
             [cgutils.alloca_once_value(builder, zero) for _ in range(vectors)] for _ in range(rows)
         ]
-        with builder.if_then(builder.icmp_signed("==", fresh, _word(0))):
+        with builder.if_then(builder.icmp_signed("==", fresh, word(0))):
             for r, row in enumerate(sums):
                 for v, total in enumerate(row):
                     builder.store(builder.load(out_at(r, v), align=4), total)
-        step = cgutils.alloca_once_value(builder, _word(0))
+        step = cgutils.alloca_once_value(builder, word(0))
         with cgutils.for_range(builder, depth) as loop:
             offset = builder.load(step)
-            place = builder.mul(loop.index, _word(4 * width * vectors))
+            place = builder.mul(loop.index, word(4 * width * vectors))
             columns = [
-                builder.load(_pointer(builder, lanes, panel, place, _word(4 * width * v)), align=4)
+                builder.load(pointer(builder, lanes, panel, place, word(4 * width * v)), align=4)
                 for v in range(vectors)
             ]
             for start, row in zip(starts, sums, strict=True):
                 number = builder.bitcast(builder.gep(start, [offset]), _FLOAT.as_pointer())
-                factor = _spread(builder, lanes, builder.load(number))
+                factor = spread(builder, lanes, builder.load(number))
                 for total, column in zip(row, columns, strict=True):
-                    added = _multiply_add(builder, lanes, factor, column, builder.load(total))
+                    added = multiply_add(builder, lanes, factor, column, builder.load(total))
                     builder.store(added, total)
             builder.store(builder.add(offset, a_step), step)
         for r, row in enumerate(sums):
@@ -129,7 +134,7 @@ wide_tile: Any = make_tile(ROWS, LANES, 2)
 @intrinsic
 def _load(typing_context: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_pointer(builder, _FLOAT, args[0]))
+        return builder.load(pointer(builder, _FLOAT, args[0]))
 
     return types.float32(types.int64), codegen
 
@@ -137,24 +142,10 @@ def _load(typing_context: Any, address: Any) -> Any:
 @intrinsic
 def _store(typing_context: Any, address: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], _pointer(builder, _FLOAT, args[0]))
+        builder.store(args[1], pointer(builder, _FLOAT, args[0]))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.float32), codegen
-
-
-@intrinsic
-def _copy_eights(typing_context: Any, to: Any, start: Any, count: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        to, start, count = args
-        lanes = ir.VectorType(_FLOAT, _EIGHT)
-        with cgutils.for_range(builder, count) as loop:
-            place = builder.mul(loop.index, _word(4 * _EIGHT))
-            value = builder.load(_pointer(builder, lanes, start, place), align=4)
-            builder.store(value, _pointer(builder, lanes, to, place), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic
@@ -164,17 +155,17 @@ def _copy_numbers(typing_context: Any, to: Any, start: Any, count: Any) -> Any:
         lanes = ir.VectorType(_FLOAT, _EIGHT)
 
         def copy(kind: Any, place: Any) -> None:
-            value = builder.load(_pointer(builder, kind, start, place), align=4)
-            builder.store(value, _pointer(builder, kind, to, place), align=4)
+            value = builder.load(pointer(builder, kind, start, place), align=4)
+            builder.store(value, pointer(builder, kind, to, place), align=4)
 
-        with builder.if_else(builder.icmp_signed(">=", count, _word(_EIGHT))) as (many, few):
+        with builder.if_else(builder.icmp_signed(">=", count, word(_EIGHT))) as (many, few):
             with many:
-                whole = builder.sdiv(builder.sub(count, _word(1)), _word(_EIGHT))
+                whole = builder.sdiv(builder.sub(count, word(1)), word(_EIGHT))
                 with cgutils.for_range(builder, whole) as loop:
-                    copy(lanes, builder.mul(loop.index, _word(4 * _EIGHT)))
-                copy(lanes, builder.mul(builder.sub(count, _word(_EIGHT)), _word(4)))
+                    copy(lanes, builder.mul(loop.index, word(4 * _EIGHT)))
+                copy(lanes, builder.mul(builder.sub(count, word(_EIGHT)), word(4)))
             with few, cgutils.for_range(builder, count) as loop:
-                copy(_FLOAT, builder.mul(loop.index, _word(4)))
+                copy(_FLOAT, builder.mul(loop.index, word(4)))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
@@ -193,27 +184,27 @@ def _sum_rows(
         lanes = ir.VectorType(_FLOAT, _EIGHT)
         size = 4 * _EIGHT
         with cgutils.for_range(builder, chunks) as chunk:
-            column = builder.mul(chunk.index, _word(_CHUNK * size))
+            column = builder.mul(chunk.index, word(_CHUNK * size))
             zero = ir.Constant(lanes, [0.0] * _EIGHT)
             sums = [[cgutils.alloca_once(builder, lanes) for _ in range(_CHUNK)] for _ in range(2)]
             for total in (*sums[0], *sums[1]):
                 builder.store(zero, total)
             with cgutils.for_range(builder, count) as loop:
-                place = builder.mul(loop.index, _word(4))
+                place = builder.mul(loop.index, word(4))
                 start = builder.add(builder.mul(loop.index, row_bytes), column)
                 row = [
-                    builder.load(_pointer(builder, lanes, rows, start, _word(size * v)), align=4)
+                    builder.load(pointer(builder, lanes, rows, start, word(size * v)), align=4)
                     for v in range(_CHUNK)
                 ]
                 for weight, totals in zip((first, second), sums, strict=True):
-                    number = builder.load(_pointer(builder, _FLOAT, weight, place))
-                    factor = _spread(builder, lanes, number)
+                    number = builder.load(pointer(builder, _FLOAT, weight, place))
+                    factor = spread(builder, lanes, number)
                     for value, total in zip(row, totals, strict=True):
-                        added = _multiply_add(builder, lanes, factor, value, builder.load(total))
+                        added = multiply_add(builder, lanes, factor, value, builder.load(total))
                         builder.store(added, total)
             for to, totals in zip((out, builder.add(out, out_row)), sums, strict=True):
                 for v, total in enumerate(totals):
-                    place = _pointer(builder, lanes, to, column, _word(size * v))
+                    place = pointer(builder, lanes, to, column, word(size * v))
                     builder.store(builder.load(total), place, align=4)
         return context.get_dummy_value()
 
@@ -233,7 +224,7 @@ def _transpose_eight(typing_context: Any, to: Any, to_row: Any, start: Any, star
         lanes = ir.VectorType(_FLOAT, _EIGHT)
 
         def at(address: Any, row: Any, r: int) -> Any:
-            return _pointer(builder, lanes, address, builder.mul(row, _word(r)))
+            return pointer(builder, lanes, address, builder.mul(row, word(r)))
 
         def mixed(a: Any, b: Any, picks: list[int]) -> Any:
             mask = ir.Constant(ir.VectorType(_INDEX, _EIGHT), picks)
@@ -268,6 +259,12 @@ compiler frees an array of the kernel's own as soon as nobody names it any more.
 
 
 @kernel(inline=True)
+def panels_of(columns):  # type: ignore[no-untyped-def]
+    """How many panels a matrix of so many columns has."""
+    return (columns + PANEL - 1) // PANEL
+
+
+@kernel(inline=True)
 def address(array):  # type: ignore[no-untyped-def]
     """Of an array's first number, as int64; `keep` an array made in a kernel until it is used."""
     return np.int64(array.ctypes.data)
@@ -276,7 +273,7 @@ def address(array):  # type: ignore[no-untyped-def]
 @kernel(inline=True)
 def place(array, row, column):  # type: ignore[no-untyped-def]
     """`address` of a number in a float32 matrix whose columns have unit stride."""
-    start = np.int64(row) * np.int64(array.strides[0]) + np.int64(column) * np.int64(4)
+    start = np.int64(row) * np.int64(array.strides[0]) + np.int64(column) * FLOAT
     return address(array) + start
 
 
@@ -285,9 +282,6 @@ load: Any = _load
 
 store: Any = _store
 """store(address, value)."""
-
-copy_eights: Any = _copy_eights
-"""copy_eights(to, start, count): `count` times eight float32."""
 
 copy_numbers: Any = _copy_numbers
 """copy_numbers(to, start, count): `count` float32, by vectors of which the last two may overlap."""

@@ -16,18 +16,13 @@ import math
 import numpy as np
 
 from tidegraph._jit import kernel
-from tidegraph.ops.elementary import (
-    TURNS,
-    cosine_of_turns,
-)
-from tidegraph.ops.tiles import address, keep, place
+from tidegraph.ops.elementary import TURNS, cosine_of_turns
+from tidegraph.ops.tiles import FLOAT, address, keep, place
 from tidegraph.ops.time_vectors import plain_circles, plain_codes, split_codes
 
 LARGEST_DELTA = 1e9
 """Beyond it (30 years in seconds, 11 days in milliseconds) the C library's cosine is taken: the
 vectorised one counts turns in a float64, whose last bit is then no longer small."""
-
-_FLOAT = np.int64(4)  # bytes
 _MOST_TURNS = 2.0**20  # the remainder of d w is then below 2**-4 turns, known to 2**-28
 
 
@@ -91,7 +86,7 @@ def time_circle(  # type: ignore[no-untyped-def]
         width = np.int64(turns_3X.shape[1])
         out = place(out_KY, i, 0)
         plain_circles(
-            out, out + width * _FLOAT, np.float32(delta), address(turns_3X), width * _FLOAT, width
+            out, out + width * FLOAT, np.float32(delta), address(turns_3X), width * FLOAT, width
         )
         keep(out_KY)
         keep(turns_3X)
@@ -132,7 +127,7 @@ def _code(out_KX, i, start, delta, shift, turns_3X, limits, weight_T, bias_T):  
 
 @kernel(inline=True)
 def _row_bytes(turns_3X):  # type: ignore[no-untyped-def]
-    return np.int64(turns_3X.shape[1]) * _FLOAT
+    return np.int64(turns_3X.shape[1]) * FLOAT
 
 
 @kernel(inner=True, contract=True)

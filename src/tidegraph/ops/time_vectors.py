@@ -2,11 +2,12 @@
 
 A loop that the compiler turns into vectors itself takes four of them at a time and the rest one
 number after the other: of a hundred codes a dozen, which took as long as all others. Here every
-step is one vector. The operations and their order are those of `elementary`, so the bits are too.
+step is one vector.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +16,14 @@ from numba import types
 from numba.core import cgutils as untyped
 from numba.extending import intrinsic
 
+from tidegraph.ops.tiles import multiply_add, pointer, spread, word
+
 cgutils: Any = untyped
 
-EIGHT = 8
+_EIGHT = 8
 _FLOAT = ir.FloatType()
-_LANES = ir.VectorType(_FLOAT, EIGHT)
-_WORD = ir.IntType(64)
-_BYTES = 4 * EIGHT
+_LANES = ir.VectorType(_FLOAT, _EIGHT)
+_BYTES = 4 * _EIGHT
 _SINE = (-2.3889859e-08, 2.7525562e-06, -0.00019840874, 0.0083333310, -0.16666667)
 
 
@@ -32,18 +34,13 @@ class _Vectors:
         self.builder = builder
 
     def constant(self, number: float) -> Any:
-        return ir.Constant(_LANES, [_rounded(number)] * EIGHT)
+        return ir.Constant(_LANES, [_rounded(number)] * _EIGHT)
 
     def spread(self, number: Any) -> Any:
-        index = ir.IntType(32)
-        first = self.builder.insert_element(
-            ir.Constant(_LANES, ir.Undefined), number, ir.Constant(index, 0)
-        )
-        everywhere = ir.Constant(ir.VectorType(index, EIGHT), [0] * EIGHT)
-        return self.builder.shuffle_vector(first, first, everywhere)
+        return spread(self.builder, _LANES, number)
 
     def _call(self, name: str, *values: Any) -> Any:
-        name = f"llvm.{name}.v{EIGHT}f32"
+        name = f"llvm.{name}.v{_EIGHT}f32"
         function = self.builder.module.globals.get(name)
         if function is None:
             kind = ir.FunctionType(_LANES, [_LANES] * len(values))
@@ -51,7 +48,7 @@ class _Vectors:
         return self.builder.call(function, values)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        return self._call("fma", a, b, c)
+        return multiply_add(self.builder, _LANES, a, b, c)
 
     def nearest(self, x: Any) -> Any:
         return self._call("rint", x)
@@ -66,18 +63,13 @@ class _Vectors:
         return self.builder.fmul(a, b)
 
     def load(self, address: Any, *offsets: Any) -> Any:
-        return self.builder.load(self._pointer(address, *offsets), align=4)
+        return self.builder.load(pointer(self.builder, _LANES, address, *offsets), align=4)
 
     def store(self, value: Any, address: Any, *offsets: Any) -> None:
-        self.builder.store(value, self._pointer(address, *offsets), align=4)
-
-    def _pointer(self, address: Any, *offsets: Any) -> Any:
-        for offset in offsets:
-            address = self.builder.add(address, offset)
-        return self.builder.inttoptr(address, _LANES.as_pointer())
+        self.builder.store(value, pointer(self.builder, _LANES, address, *offsets), align=4)
 
     def cosine_within_half(self, turns: Any) -> Any:
-        """As in `elementary`."""
+        """cos(2 pi turns) for `turns` in [-1/2, 1/2]: sine of the distance to a quarter."""
         g = self.sub(self.constant(0.25), self._call("fabs", turns))
         z = self.mul(self.constant(6.2831855), g)
         y = self.mul(z, z)
@@ -97,36 +89,31 @@ class _Vectors:
 
 
 def _rounded(number: float) -> float:
-    import struct
-
+    """To a float32, as LLVM wants its constants."""
     (found,) = struct.unpack("f", struct.pack("f", number))
     return float(found)
-
-
-def _word(number: int) -> Any:
-    return ir.Constant(_WORD, number)
 
 
 def _over(builder: Any, width: Any, compute: Callable[[Any], list[tuple[Any, Any]]]) -> None:
     """Vectors `compute(place)` of (value, address), for each eight of `width` columns; of the last
     ones only as many numbers are stored as there are columns."""
     v = _Vectors(builder)
-    vectors = builder.sdiv(width, _word(EIGHT))
+    vectors = builder.sdiv(width, word(_EIGHT))
     with cgutils.for_range(builder, vectors) as loop:
-        place = builder.mul(loop.index, _word(_BYTES))
+        place = builder.mul(loop.index, word(_BYTES))
         for value, out in compute(place):
             v.store(value, out, place)
-    rest = builder.srem(width, _word(EIGHT))
+    rest = builder.srem(width, word(_EIGHT))
     kept = cgutils.alloca_once(builder, _LANES)
     numbers = builder.bitcast(kept, _FLOAT.as_pointer())
-    with builder.if_then(builder.icmp_signed(">", rest, _word(0)), likely=False):
-        place = builder.mul(vectors, _word(_BYTES))
+    with builder.if_then(builder.icmp_signed(">", rest, word(0)), likely=False):
+        place = builder.mul(vectors, word(_BYTES))
         for value, out in compute(place):
             builder.store(value, kept)
             with cgutils.for_range(builder, rest) as loop:
-                to = builder.add(builder.add(out, place), builder.mul(loop.index, _word(4)))
+                to = builder.add(builder.add(out, place), builder.mul(loop.index, word(4)))
                 number = builder.load(builder.gep(numbers, [loop.index]))
-                builder.store(number, builder.inttoptr(to, _FLOAT.as_pointer()))
+                builder.store(number, pointer(builder, _FLOAT, to))
 
 
 @intrinsic
@@ -145,8 +132,8 @@ def _plain_codes(
         _over(builder, width, compute)
         return context.get_dummy_value()
 
-    word = types.int64
-    return types.void(word, types.float32, word, word, word), codegen
+    number = types.int64
+    return types.void(number, types.float32, number, number, number), codegen
 
 
 @intrinsic
@@ -167,8 +154,8 @@ def _plain_circles(
         _over(builder, width, compute)
         return context.get_dummy_value()
 
-    word = types.int64
-    return types.void(word, word, types.float32, word, word, word), codegen
+    number = types.int64
+    return types.void(number, number, types.float32, number, number, number), codegen
 
 
 @intrinsic
@@ -179,7 +166,7 @@ def _split_codes(
         out, delta, shift, turns, turns_row, width = args
         v = _Vectors(builder)
         delta, shift = v.spread(delta), v.spread(shift)
-        bias_row = builder.mul(turns_row, _word(2))
+        bias_row = builder.mul(turns_row, word(2))
 
         def compute(place: Any) -> list[tuple[Any, Any]]:
             a, rest = v.turns(delta, v.load(turns, place), v.load(turns, turns_row, place))
@@ -194,8 +181,8 @@ def _split_codes(
         _over(builder, width, compute)
         return context.get_dummy_value()
 
-    word = types.int64
-    return types.void(word, types.float32, types.float32, word, word, word), codegen
+    number = types.int64
+    return types.void(number, types.float32, types.float32, number, number, number), codegen
 
 
 plain_codes: Any = _plain_codes
