@@ -1,6 +1,12 @@
 """Settings that every test runs under; read before any test file is imported."""
 
 import os
+import signal
+
+# A shell without job control starts background jobs with Ctrl-C ignored, and their children inherit
+# it: the tests that send one would wait for nothing.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Idle threads sleep instead of spinning. The tests make thousands of tiny parallel calls, and on a
 # machine with other work (or two cores) spinning threads take the time of those that compute:

@@ -23,6 +23,7 @@ from torch import Tensor
 from tidegraph.batches.prepared import Hop, Mail, Uses
 from tidegraph.errors import SettingError
 from tidegraph.ops import attention_kernels, cells, memory_kernels, reference, triton_backend
+from tidegraph.ops.arrays import array_of
 from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.products import in_float32, product
 from tidegraph.ops.time_rows import needs_gradient, time_rows
@@ -365,10 +366,9 @@ def _input_arrays(
     )
 
 
-def _time_gradients(
-    ctx: Any, grad_gate_MG: Tensor, weight_ih: Tensor, weight_T: Tensor, bias_T: Tensor
-) -> tuple[Tensor | None, Tensor | None]:
+def _time_gradients(ctx: Any, grad_gate_MG: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the time code's parameters from those of the gates; None for a fixed code."""
+    weight_T, bias_T, weight_ih = ctx.saved_tensors
     if not ctx.needs_input_grad[4]:
         return None, None
     grad_code_MT = product(grad_gate_MG, weight_ih[:, -len(weight_T) :])
@@ -396,57 +396,43 @@ class _GruUpdate(torch.autograd.Function):
         features_EF: Tensor,
         weight_T: Tensor,
         bias_T: Tensor,
-        weight_ih: Tensor,
-        weight_hh: Tensor,
-        bias_ih: Tensor,
-        bias_hh: Tensor,
+        *weights: Tensor,
     ) -> Tensor:
-        out_UD = memory_UD.clone()
+        weight_ih, weight_hh, _, _ = weights
+        memory, row_M = memory_UD.numpy(), mail.row_M.numpy()
+        out_UD = memory.copy()
         if in_float32(memory_UD):
-            M, (G, width) = len(mail.row_M), weight_ih.shape
-            input_MI, gate_MG = memory_UD.new_empty(M, width), memory_UD.new_empty(M, G)
-            hidden_MD = memory_UD.new_empty(M, weight_hh.shape[1])
+            M, (G, width) = len(row_M), weight_ih.shape
+            input_MI, gate_MG = np.empty((M, width), np.float32), np.empty((M, G), np.float32)
+            hidden_MD = np.empty((M, weight_hh.shape[1]), np.float32)
             memory_kernels.gru_update(
                 *_input_arrays(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T),
-                *(array.detach().contiguous().numpy()
-                  for array in (weight_ih, weight_hh, bias_ih, bias_hh)),
-                input_MI.numpy(), gate_MG.numpy(), hidden_MD.numpy(), out_UD.numpy(),
+                *map(array_of, weights), input_MI, gate_MG, hidden_MD, out_UD,
             )  # fmt: skip
         else:
-            input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
-            gate_MG, hidden_MD = cells.gru_gates(input_MI, weight_ih, weight_hh, bias_ih, bias_hh)
-            memory_kernels.gru_forward(
-                gate_MG.numpy(),
-                hidden_MD.numpy(),
-                memory_UD.numpy(),
-                mail.row_M.numpy(),
-                out_UD.numpy(),
-            )
-        ctx.save_for_backward(memory_UD, weight_T, bias_T, weight_ih, input_MI, gate_MG, hidden_MD)
-        ctx.mail = mail
-        return out_UD
+            inputs = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
+            gates, hidden = cells.gru_gates(inputs, *weights)
+            input_MI, gate_MG, hidden_MD = inputs.numpy(), gates.numpy(), hidden.numpy()
+            memory_kernels.gru_forward(gate_MG, hidden_MD, memory, row_M, out_UD)
+        ctx.save_for_backward(weight_T, bias_T, weight_ih)
+        ctx.mail, ctx.read = mail, (gate_MG, hidden_MD, memory, row_M)
+        ctx.inputs = torch.from_numpy(input_MI)
+        return torch.from_numpy(out_UD)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        memory_UD, weight_T, bias_T, weight_ih, input_MI, gate_MG, hidden_MD = ctx.saved_tensors
-        grad_gate_MG = torch.empty_like(gate_MG)
-        grad_hidden_MD = torch.empty_like(hidden_MD)
-        blocks = -(-len(gate_MG) // attention_kernels.BLOCK)
-        grad_bias_BA = gate_MG.new_empty(blocks, 4 * hidden_MD.shape[1])
+        gate_MG, hidden_MD, _, _ = ctx.read
+        grad_gate, grad_hidden = np.empty_like(gate_MG), np.empty_like(hidden_MD)
+        grad_bias_A = np.empty(4 * hidden_MD.shape[1], hidden_MD.dtype)
         memory_kernels.gru_backward(
-            gate_MG.numpy(),
-            hidden_MD.numpy(),
-            memory_UD.numpy(),
-            ctx.mail.row_M.numpy(),
-            grads[0].contiguous().numpy(),
-            grad_gate_MG.numpy(),
-            grad_hidden_MD.numpy(),
-            grad_bias_BA.numpy(),
+            *ctx.read, array_of(grads[0]), grad_gate, grad_hidden, grad_bias_A
         )
-        grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_gate_MG, weight_ih, weight_T, bias_T)
+        grad_gate_MG, grad_hidden_MD = torch.from_numpy(grad_gate), torch.from_numpy(grad_hidden)
         return (
-            None, None, None, None, grad_weight_T, grad_bias_T,
-            *cells.gru_gradients(grad_gate_MG, grad_hidden_MD, grad_bias_BA.sum(0), input_MI),
+            None, None, None, None, *_time_gradients(ctx, grad_gate_MG),
+            *cells.gru_gradients(
+                grad_gate_MG, grad_hidden_MD, torch.from_numpy(grad_bias_A), ctx.inputs
+            ),
         )  # fmt: skip
 
 
@@ -460,11 +446,9 @@ class _RnnUpdate(torch.autograd.Function):
         features_EF: Tensor,
         weight_T: Tensor,
         bias_T: Tensor,
-        weight_ih: Tensor,
-        weight_hh: Tensor,
-        bias_ih: Tensor,
-        bias_hh: Tensor,
+        *weights: Tensor,
     ) -> Tensor:
+        weight_ih = weights[0]
         out_UD = memory_UD.clone()
         if in_float32(memory_UD):
             D, width = weight_ih.shape
@@ -472,32 +456,25 @@ class _RnnUpdate(torch.autograd.Function):
             updated_MD = memory_UD.new_empty(len(mail.row_M), D)
             memory_kernels.rnn_update(
                 *_input_arrays(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T),
-                *(array.detach().contiguous().numpy()
-                  for array in (weight_ih, weight_hh, bias_ih, bias_hh)),
-                input_MI.numpy(), updated_MD.numpy(), out_UD.numpy(),
+                *map(array_of, weights), input_MI.numpy(), updated_MD.numpy(), out_UD.numpy(),
             )  # fmt: skip
         else:
             input_MI = _inputs(memory_UD, partner_UD, mail, features_EF, weight_T, bias_T)
-            updated_MD = cells.rnn_gate(input_MI, weight_ih, weight_hh, bias_ih, bias_hh).tanh_()
+            updated_MD = cells.rnn_gate(input_MI, *weights).tanh_()
             out_UD.index_copy_(0, mail.row_M.long(), updated_MD)
-        ctx.save_for_backward(weight_T, bias_T, weight_ih, input_MI, updated_MD)
-        ctx.mail = mail
+        ctx.save_for_backward(weight_T, bias_T, weight_ih)
+        ctx.mail, ctx.inputs, ctx.updated = mail, input_MI, updated_MD
         return out_UD
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        weight_T, bias_T, weight_ih, input_MI, updated_MD = ctx.saved_tensors
-        grad_MD = torch.empty_like(updated_MD)
+        grad_MD = torch.empty_like(ctx.updated)
         memory_kernels.rnn_backward(
-            updated_MD.numpy(),
-            ctx.mail.row_M.numpy(),
-            grads[0].contiguous().numpy(),
-            grad_MD.numpy(),
+            ctx.updated.numpy(), ctx.mail.row_M.numpy(), array_of(grads[0]), grad_MD.numpy()
         )
-        grad_weight_T, grad_bias_T = _time_gradients(ctx, grad_MD, weight_ih, weight_T, bias_T)
         return (
-            None, None, None, None, grad_weight_T, grad_bias_T,
-            *cells.rnn_gradients(grad_MD, input_MI),
+            None, None, None, None, *_time_gradients(ctx, grad_MD),
+            *cells.rnn_gradients(grad_MD, ctx.inputs),
         )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tidegraph.batches.prepared import Hop
 from tidegraph.ops import functions, layer_kernels
+from tidegraph.ops.arrays import array_of, weight_gradient
 from tidegraph.ops.deferred import Deferred
 from tidegraph.ops.dropout import dropout_arguments, keep_mask
 from tidegraph.ops.feature_rows import feature_array
@@ -144,88 +145,80 @@ class _AttentionLayer(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         hop: Hop
         *tensors, hop, features_EF, dropout, key = arguments
-        table_RD, *parameters = (tensor.detach().contiguous() for tensor in tensors)
-        w = LayerWeights(*parameters)
+        (table_RD, query_ED, query_bias_E, query_time_ET, key_HdW, value_HWd, merge_in_EJ,
+         merge_in_bias_E, merge_out_EE, merge_out_bias_E, time_T, time_bias_T,
+        ) = map(array_of, tensors)  # fmt: skip
         S, K = hop.neighbor_SK.shape
-        H, d, W = w.key.shape
-        E, new = H * d, table_RD.new_empty
-        keep_SKH = new((S, K, H) if dropout else (0, 0, 0))
-        attention_SKH, query_SE, query_HSW = new(S, K, H), new(S, E), new(H, S, W)
-        sum_HSW, hidden_SE = new(H, S, W), new(S, E)
-        out_SE: Tensor = new(S, E)
-        joined_SJ = new(S, E + table_RD.shape[1])  # [heads' results ; own rows]
-        layer_kernels.layer_forward(
-            table_RD.numpy(), hop.self_S.numpy(), *_hop_arrays(hop, features_EF, w),
-            w.query.numpy(), w.query_bias.numpy(), w.query_time.numpy(), w.key.numpy(),
-            w.value.numpy(), w.merge_in.numpy(), w.merge_in_bias.numpy(), w.merge_out.numpy(),
-            w.merge_out_bias.numpy(), *dropout_arguments(key, dropout), _scale(d),
-            keep_SKH.numpy(), attention_SKH.numpy(), query_SE.numpy(), query_HSW.numpy(),
-            sum_HSW.numpy(), joined_SJ.numpy(), hidden_SE.numpy(), out_SE.numpy(),
+        H, d, W = key_HdW.shape
+        E = H * d
+        keep_SKH = np.empty((S, K, H) if dropout else (0, 0, 0), np.float32)
+        attention_SKH = np.empty((S, K, H), np.float32)
+        query_SE, hidden_SE = np.empty((S, E), np.float32), np.empty((S, E), np.float32)
+        query_HSW, sum_HSW = np.empty((H, S, W), np.float32), np.empty((H, S, W), np.float32)
+        joined_SJ = np.empty((S, merge_in_EJ.shape[1]), np.float32)  # [heads' results ; own rows]
+        out_SE = np.empty((S, E), np.float32)
+        read = (
+            hop.neighbor_SK.numpy(), hop.event_SK.numpy(), hop.delta_SK.numpy(),
+            hop.count_S.numpy(), feature_array(features_EF), time_T, time_bias_T,
         )  # fmt: skip
-        ctx.save_for_backward(
-            table_RD, *parameters, joined_SJ, query_SE, query_HSW, attention_SKH, sum_HSW, hidden_SE
-        )
-        ctx.hop, ctx.features_EF, ctx.keep_SKH, ctx.dropout = hop, features_EF, keep_SKH, dropout
-        return out_SE
+        layer_kernels.layer_forward(
+            table_RD, hop.self_S.numpy(), *read, query_ED, query_bias_E, query_time_ET, key_HdW,
+            value_HWd, merge_in_EJ, merge_in_bias_E, merge_out_EE, merge_out_bias_E,
+            *dropout_arguments(key, dropout), _scale(d), keep_SKH, attention_SKH, query_SE,
+            query_HSW, sum_HSW, joined_SJ, hidden_SE, out_SE,
+        )  # fmt: skip
+        ctx.save_for_backward(*tensors)  # to notice if one is changed before the way back
+        ctx.hop, ctx.dropout = hop, dropout
+        ctx.weights = query_ED, key_HdW, value_HWd, merge_in_EJ, merge_out_EE
+        ctx.read, ctx.made = (table_RD, *read), (keep_SKH, attention_SKH, query_HSW, hidden_SE)
+        ctx.factors = query_SE, sum_HSW, joined_SJ
+        return torch.from_numpy(out_SE)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (table_RD, *parameters, joined_SJ, query_SE, query_HSW, attention_SKH, sum_HSW,
-         hidden_SE) = ctx.saved_tensors  # fmt: skip
-        w, hop = LayerWeights(*parameters), ctx.hop
+        (_, _, _, query_time, *_, time, time_bias) = ctx.saved_tensors
+        hop, (_, _, query_HSW, hidden_SE) = ctx.hop, ctx.made
+        query_SE, sum_HSW, joined_SJ = ctx.factors
         train_table, train_time = ctx.needs_input_grad[0], ctx.needs_input_grad[10]
-        grad_SE = grads[0].contiguous()
-        H, d, _ = w.key.shape
-        E, S = H * d, len(grad_SE)
-        like = torch.empty_like
-        grad_hidden_SE, grad_joined_SJ, grad_query_SE = (
-            like(grad_SE),
-            like(joined_SJ),
-            like(grad_SE),
-        )
+        grad_SE = array_of(grads[0])
+        H, S, _ = query_HSW.shape
+        E = grad_SE.shape[1]
+        d, T, like = E // H, len(time), np.empty_like
+        grad_hidden_SE, grad_query_SE = like(grad_SE), like(grad_SE)
+        grad_joined_SJ = like(joined_SJ)
         grad_sum_HSW, grad_query_HSW = like(sum_HSW), like(sum_HSW)
-        time_width = len(w.time) if train_time else 0
-        grad_time_BT = functions.partial_rows(S, time_width)
-        grad_time_bias_BT = functions.partial_rows(S, time_width)
+        grad_time_BT = functions.partial_rows(S, T if train_time else 0).numpy()
+        grad_time_bias_BT = like(grad_time_BT)
+        grad_bias_3E = np.empty((3, E), np.float32)
+        grad_query_time_ET = np.empty((E, T), np.float32)
+        table_RD = ctx.read[0]
         grad_table_RD = like(table_RD) if train_table else table_RD[:0]
         layer_kernels.layer_backward(
-            grad_SE.numpy(), table_RD.numpy(), *_hop_arrays(hop, ctx.features_EF, w),
-            w.query.numpy(), w.key.numpy(), w.value.numpy(), w.merge_in.numpy(),
-            w.merge_out.numpy(), ctx.keep_SKH.numpy(), attention_SKH.numpy(), query_HSW.numpy(),
-            hidden_SE.numpy(), np.float32(1.0 / (1.0 - ctx.dropout)), _scale(d),
+            grad_SE, *ctx.read, *ctx.weights, *ctx.made,
+            np.float32(1.0 / (1.0 - ctx.dropout)), _scale(d),
             hop.neighbor_uses.indptr_R1.numpy(), hop.neighbor_uses.position_M.numpy(),
             hop.self_uses.indptr_R1.numpy(), hop.self_uses.position_M.numpy(),
-            grad_hidden_SE.numpy(), grad_joined_SJ.numpy(), grad_sum_HSW.numpy(),
-            grad_query_HSW.numpy(), grad_query_SE.numpy(), grad_time_BT.numpy(),
-            grad_time_bias_BT.numpy(), grad_table_RD.numpy(),
+            grad_hidden_SE, grad_joined_SJ, grad_sum_HSW, grad_query_HSW, grad_query_SE,
+            grad_time_BT, grad_time_bias_BT, grad_bias_3E, grad_query_time_ET, grad_table_RD,
         )  # fmt: skip
-        grad_result_HSd = grad_joined_SJ[:, :E].view(S, H, d).transpose(0, 1)
-        query_HdS = query_SE.view(S, H, d).permute(1, 2, 0)
-        grad_query_bias = grad_query_SE.sum(0)
+        grad_query_bias, grad_in_bias, grad_out_bias = torch.from_numpy(grad_bias_3E).unbind()
         grad_time, grad_time_bias = None, None
         if train_time:
-            grad_time = grad_time_BT.sum(0).float()
-            grad_time_bias = grad_time_bias_BT.sum(0).float() - torch.sin(w.time_bias) * (
-                w.query_time.t() @ grad_query_bias
-            )
+            grad_time = torch.from_numpy(grad_time_BT).sum(0).float()
+            grad_time_bias = torch.from_numpy(grad_time_bias_BT).sum(0).float()
+            grad_time_bias -= torch.sin(time_bias) * (query_time.t() @ grad_query_bias)
+        query_HSd = query_SE.reshape(S, H, d).transpose(1, 0, 2)
+        grad_result_HSd = grad_joined_SJ[:, :E].reshape(S, H, d).transpose(1, 0, 2)
         return (
-            grad_table_RD if train_table else None,
-            torch.mm(grad_query_SE.t(), joined_SJ[:, E:]), grad_query_bias,
-            torch.outer(grad_query_bias, torch.cos(w.time_bias)),
-            torch.bmm(query_HdS, grad_query_HSW),
-            torch.bmm(sum_HSW.transpose(1, 2), grad_result_HSd),
-            torch.mm(grad_hidden_SE.t(), joined_SJ), grad_hidden_SE.sum(0),
-            torch.mm(grad_SE.t(), hidden_SE), grad_SE.sum(0),
+            torch.from_numpy(grad_table_RD) if train_table else None,
+            weight_gradient(grad_query_SE, joined_SJ[:, E:]), grad_query_bias,
+            torch.from_numpy(grad_query_time_ET),
+            weight_gradient(query_HSd, grad_query_HSW),
+            weight_gradient(sum_HSW, grad_result_HSd),
+            weight_gradient(grad_hidden_SE, joined_SJ), grad_in_bias,
+            weight_gradient(grad_SE, hidden_SE), grad_out_bias,
             grad_time, grad_time_bias, None, None, None, None,
         )  # fmt: skip
-
-
-def _hop_arrays(hop: Hop, features_EF: Tensor, w: LayerWeights) -> tuple[np.ndarray, ...]:
-    """What the attention kernels read of a hop and of what its slots name, in their order."""
-    return (
-        hop.neighbor_SK.numpy(), hop.event_SK.numpy(), hop.delta_SK.numpy(), hop.count_S.numpy(),
-        feature_array(features_EF), w.time.numpy(), w.time_bias.numpy(),
-    )  # fmt: skip
 
 
 def _scale(width: int) -> np.float32:

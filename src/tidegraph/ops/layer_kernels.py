@@ -23,7 +23,7 @@ from tidegraph.ops.attention_kernels import (
     table_block,
 )
 from tidegraph.ops.dropout import fill_block, relu_block, slope_block
-from tidegraph.ops.row_kernels import load_row
+from tidegraph.ops.row_kernels import add_columns, load_row, sum_blocks
 from tidegraph.ops.row_products import (
     JOB,
     SCRATCH,
@@ -158,7 +158,7 @@ def _layer_backward_block(  # type: ignore[no-untyped-def]
     first, last, grad_SE, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T,
     time_bias_T, packed_P, keep_SKH, attention_SKH, query_HSW, hidden_X, keep_scale, scale,
     train_table, grad_hidden_SE, grad_hidden_X, grad_joined_SJ, grad_sum_HSW, grad_query_HSW,
-    grad_query_SE, grad_score_SKH, grad_weight_BT, grad_bias_BT,
+    grad_query_SE, grad_score_SKH, grad_weight_BT, grad_bias_BT, column_BX,
 ):  # fmt: skip
     H, S, W = query_HSW.shape
     E, J = grad_SE.shape[1], grad_joined_SJ.shape[1]
@@ -196,6 +196,9 @@ def _layer_backward_block(  # type: ignore[no-untyped-def]
         apart(multiply_rows, (wide, row_W, rows, W, packed, d, part, row_E, new, scratch))
         packed += packed_size(W, d) * FLOAT
     _scale_rows(grad_query_SE, first, last, scale)
+    add_columns(grad_query_SE, first, last, column_BX, first // BLOCK, 0)
+    add_columns(grad_hidden_SE, first, last, column_BX, first // BLOCK, E)
+    add_columns(grad_SE, first, last, column_BX, first // BLOCK, 2 * E)
     if train_table:
         own = joined + row_E
         apart(multiply_rows, (query, row_E, rows, E, packed, D, own, row_J, more, scratch))
@@ -214,6 +217,18 @@ def _layer_table_block(  # type: ignore[no-untyped-def]
     apart(gather_sum_block, (first, last, grad_own_SD, self_indptr_R1, self_M, True, grad_table_RD))
 
 
+@kernel(inner=True)
+def _bias_gradients(column_BX, time_bias_T, grad_bias_3E, grad_query_time_ET):  # type: ignore[no-untyped-def]
+    """The blocks' sums added up; the queries' time weights met cos(b) in every seed."""
+    E = grad_bias_3E.shape[1]
+    for n in range(3):
+        sum_blocks(column_BX, n * E, grad_bias_3E[n])
+    for j in range(time_bias_T.shape[0]):
+        code = np.float32(np.cos(np.float64(time_bias_T[j])))
+        for e in range(E):
+            grad_query_time_ET[e, j] = grad_bias_3E[0, e] * code
+
+
 @kernel()
 def layer_backward(  # type: ignore[no-untyped-def]
     grad_SE, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T, time_bias_T,
@@ -221,11 +236,12 @@ def layer_backward(  # type: ignore[no-untyped-def]
     keep_SKH, attention_SKH, query_HSW, hidden_SE, keep_scale, scale,
     indptr_R1, slot_M, self_indptr_R1, self_M,
     grad_hidden_SE, grad_joined_SJ, grad_sum_HSW, grad_query_HSW, grad_query_SE, grad_weight_BT,
-    grad_bias_BT, grad_table_RD,
+    grad_bias_BT, grad_bias_3E, grad_query_time_ET, grad_table_RD,
 ):  # fmt: skip
     """From the gradient of the embeddings to those of every row before; the arrays from
     `grad_hidden_SE` on are written.
 
+    `grad_bias_3E` gets those of the biases: of the queries, of the merge's first and second matrix.
     A `grad_table_RD` without rows means a table that is not trained, a `grad_weight_BT` of width 0
     a fixed time code.
     """
@@ -251,14 +267,16 @@ def layer_backward(  # type: ignore[no-untyped-def]
     pack_jobs(jobs_N7)
     grad_score_SKH = np.empty_like(attention_SKH)
     train_table = grad_table_RD.shape[0] > 0
+    column_BX = np.empty((-(-count_S.shape[0] // BLOCK), 3 * E), np.float32)
     in_blocks(
         _layer_backward_block, count_S.shape[0], BLOCK,
         (grad_SE, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T,
          time_bias_T, packed_P, keep_SKH, attention_SKH, query_HSW,
          hidden_SE.reshape(hidden_SE.size), keep_scale, scale, train_table, grad_hidden_SE,
          grad_hidden_SE.reshape(grad_hidden_SE.size), grad_joined_SJ, grad_sum_HSW, grad_query_HSW,
-         grad_query_SE, grad_score_SKH, grad_weight_BT, grad_bias_BT),
+         grad_query_SE, grad_score_SKH, grad_weight_BT, grad_bias_BT, column_BX),
     )  # fmt: skip
+    _bias_gradients(column_BX, time_bias_T, grad_bias_3E, grad_query_time_ET)
     if train_table:
         in_blocks(
             _layer_table_block, grad_table_RD.shape[0], BLOCK,

@@ -19,9 +19,10 @@ from tidegraph._blocks import apart, in_blocks
 from tidegraph._jit import kernel
 from tidegraph.batches.prepared import Uses
 from tidegraph.ops import attention_kernels, functions
+from tidegraph.ops.arrays import array_of, weight_gradient
 from tidegraph.ops.deferred import Deferred
 from tidegraph.ops.products import in_float32, product
-from tidegraph.ops.row_kernels import load_row
+from tidegraph.ops.row_kernels import add_columns, load_row, sum_blocks
 from tidegraph.ops.row_products import (
     JOB,
     SCRATCH,
@@ -182,7 +183,7 @@ def links_forward(  # type: ignore[no-untyped-def]
 @kernel(inner=True)
 def _links_backward_block(  # type: ignore[no-untyped-def]
     first, last, source_BE, target_XE, output_E, grad_BX, source_P, target_P, grad_source_BE,
-    grad_target_XE, grad_output_GE, grad_row_RD,
+    grad_target_XE, grad_output_GE, grad_bias_GE, grad_row_RD,
 ):  # fmt: skip
     B, E = source_BE.shape
     D, C = grad_row_RD.shape[1], grad_BX.shape[1] - 1
@@ -193,6 +194,7 @@ def _links_backward_block(  # type: ignore[no-untyped-def]
         first, last, source_BE, target_XE, output_E, grad_BX, grad_source_BE, grad_target_XE,
         grad_output_GE,
     ))  # fmt: skip
+    add_columns(grad_source_BE, first, last, grad_bias_GE, first // _BLOCK, 0)
     source = address(grad_source_BE) + first * row_E
     apart(
         multiply_rows,
@@ -208,16 +210,28 @@ def _links_backward_block(  # type: ignore[no-untyped-def]
 @kernel()
 def links_backward(  # type: ignore[no-untyped-def]
     source_BE, target_XE, source_ED, target_ED, output_E, grad_BX, indptr_S1, position_M,
-    grad_source_BE, grad_target_XE, grad_output_GE, grad_row_RD, grad_seed_SD,
+    grad_source_BE, grad_target_XE, grad_source_bias_E, grad_output_E, grad_bias_1, grad_row_RD,
+    grad_seed_SD,
 ):  # fmt: skip
     """From the gradient of the logits to those of the seeds; the arrays from `grad_source_BE` on
-    are written, `grad_output_GE` with one row a block."""
+    are written."""
     source_P, target_P = _packed_pair(source_ED, target_ED)
+    B, E = source_BE.shape
+    blocks = -(-B // _BLOCK)
+    grad_output_GE = np.empty((blocks, E), np.float32)
+    grad_bias_GE = np.empty((blocks, E), np.float32)
     in_blocks(
-        _links_backward_block, source_BE.shape[0], _BLOCK,
+        _links_backward_block, B, _BLOCK,
         (source_BE, target_XE, output_E, grad_BX, source_P, target_P, grad_source_BE,
-         grad_target_XE, grad_output_GE, grad_row_RD),
+         grad_target_XE, grad_output_GE, grad_bias_GE, grad_row_RD),
     )  # fmt: skip
+    sum_blocks(grad_bias_GE, 0, grad_source_bias_E)
+    sum_blocks(grad_output_GE, 0, grad_output_E)
+    total = 0.0
+    for b in range(B):
+        for x in range(grad_BX.shape[1]):
+            total += np.float64(grad_BX[b, x])
+    grad_bias_1[0] = total
     in_blocks(
         attention_kernels.gather_sum_block, grad_seed_SD.shape[0], _BLOCK,
         (grad_row_RD, indptr_S1, position_M, False, grad_seed_SD),
@@ -226,53 +240,44 @@ def links_backward(  # type: ignore[no-untyped-def]
 
 class _LinkScores(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        seed_SD: Tensor,
-        source: Tensor,
-        source_bias: Tensor,
-        target: Tensor,
-        output: Tensor,
-        output_bias: Tensor,
-        root_R: Tensor,
-        uses: Uses,
-        events: int,
-    ) -> Tensor:
-        seed_SD, B = seed_SD.detach().contiguous(), events
-        source, target, output = (
-            tensor.detach().contiguous() for tensor in (source, target, output)
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *tensors, root_R, uses, events = arguments
+        seed_SD, source_ED, source_bias_E, target_ED, output_1E, output_bias_1 = map(
+            array_of, tensors
         )
-        R, E, new = len(root_R), len(source), seed_SD.new_empty
-        row_RD, source_BE, target_XE = new(R, seed_SD.shape[1]), new(B, E), new(R - B, E)
-        logit_BX = new(B, R // max(B, 1) - 1)
+        B, R, E, D = events, len(root_R), *source_ED.shape
+        row_RD = np.empty((R, D), np.float32)
+        source_BE, target_XE = np.empty((B, E), np.float32), np.empty((R - B, E), np.float32)
+        logit_BX = np.empty((B, R // max(B, 1) - 1), np.float32)
         links_forward(
-            seed_SD.numpy(), root_R.numpy(), source.numpy(), target.numpy(),
-            source_bias.detach().contiguous().numpy(), output.view(-1).numpy(),
-            np.float32(float(output_bias.detach())), row_RD.numpy(), source_BE.numpy(),
-            target_XE.numpy(), logit_BX.numpy(),
+            seed_SD, root_R.numpy(), source_ED, target_ED, source_bias_E, output_1E[0],
+            output_bias_1[0], row_RD, source_BE, target_XE, logit_BX,
         )  # fmt: skip
-        ctx.save_for_backward(source, target, output, row_RD, source_BE, target_XE)
+        ctx.save_for_backward(*tensors)  # to notice if one is changed before the way back
         ctx.uses, ctx.seeds = uses, len(seed_SD)
-        return logit_BX
+        ctx.read = source_BE, target_XE, source_ED, target_ED, output_1E[0]
+        ctx.row_RD = row_RD
+        return torch.from_numpy(logit_BX)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        source, target, output, row_RD, source_BE, target_XE = ctx.saved_tensors
-        grad_BX, B = grads[0].contiguous(), len(source_BE)
-        grad_source_BE, grad_target_XE = torch.empty_like(source_BE), torch.empty_like(target_XE)
-        grad_output_GE = output.new_empty(-(-B // _BLOCK), output.shape[1])
-        grad_row_RD = torch.empty_like(row_RD)
-        grad_seed_SD = row_RD.new_empty(ctx.seeds, row_RD.shape[1])
+        assert ctx.saved_tensors
+        (source_BE, target_XE, *_), row_RD = ctx.read, ctx.row_RD
+        B, E = source_BE.shape
+        grad_source_BE, grad_target_XE = np.empty_like(source_BE), np.empty_like(target_XE)
+        grad_source_bias_E, grad_output_1E = np.empty(E, np.float32), np.empty((1, E), np.float32)
+        grad_bias_1, grad_row_RD = np.empty(1, np.float32), np.empty_like(row_RD)
+        grad_seed_SD = np.empty((ctx.seeds, row_RD.shape[1]), np.float32)
         links_backward(
-            source_BE.numpy(), target_XE.numpy(), source.numpy(), target.numpy(),
-            output.view(-1).numpy(), grad_BX.numpy(), ctx.uses.indptr_R1.numpy(),
-            ctx.uses.position_M.numpy(), grad_source_BE.numpy(), grad_target_XE.numpy(),
-            grad_output_GE.numpy(), grad_row_RD.numpy(), grad_seed_SD.numpy(),
+            *ctx.read, array_of(grads[0]), ctx.uses.indptr_R1.numpy(),
+            ctx.uses.position_M.numpy(), grad_source_BE, grad_target_XE, grad_source_bias_E,
+            grad_output_1E[0], grad_bias_1, grad_row_RD, grad_seed_SD,
         )  # fmt: skip
         return (
-            grad_seed_SD, torch.mm(grad_source_BE.t(), row_RD[:B]), grad_source_BE.sum(0),
-            torch.mm(grad_target_XE.t(), row_RD[B:]), grad_output_GE.sum(0, keepdim=True),
-            grad_BX.sum().view(1), None, None, None,
+            torch.from_numpy(grad_seed_SD),
+            weight_gradient(grad_source_BE, row_RD[:B]), torch.from_numpy(grad_source_bias_E),
+            weight_gradient(grad_target_XE, row_RD[B:]), torch.from_numpy(grad_output_1E),
+            torch.from_numpy(grad_bias_1), None, None, None,
         )  # fmt: skip
 
 

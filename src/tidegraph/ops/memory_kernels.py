@@ -15,7 +15,7 @@ from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK
 from tidegraph.ops.elementary import sigmoid, tanh
 from tidegraph.ops.feature_rows import add_features, load_features
-from tidegraph.ops.row_kernels import load_row, padded
+from tidegraph.ops.row_kernels import load_row, padded, sum_blocks
 from tidegraph.ops.row_products import (
     SCRATCH,
     add_to_rows,
@@ -310,14 +310,16 @@ def _gru_backward_block(  # type: ignore[no-untyped-def]
 
 @kernel()
 def gru_backward(  # type: ignore[no-untyped-def]
-    gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD, grad_bias_BA
+    gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD, grad_bias_A
 ):
     """Gradients before the gates' non-linearities, from the gradient of the new memory.
 
-    `grad_bias_BA` gets the columns' sums, one row a block: [reset, update, candidate, hidden].
+    `grad_bias_A` gets the columns' sums: [reset, update, candidate, hidden].
     """
     M = row_M.shape[0]
+    grad_bias_BA = np.empty((-(-M // BLOCK), grad_bias_A.shape[0]), grad_bias_A.dtype)
     in_blocks(
         _gru_backward_block, M, BLOCK,
         (gate_MG, hidden_MD, memory_UD, row_M, grad_UD, grad_gate_MG, grad_hidden_MD, grad_bias_BA),
     )  # fmt: skip
+    sum_blocks(grad_bias_BA, 0, grad_bias_A)

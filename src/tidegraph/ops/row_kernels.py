@@ -50,6 +50,26 @@ def _load_any(out_KX, i, start, table_RD, r):  # type: ignore[no-untyped-def]
         out_KX[to, first + j] = table_RD[row, j]
 
 
+@kernel(inner=True)
+def add_columns(rows_SE, first, last, total_BX, block, start):  # type: ignore[no-untyped-def]
+    """total[block, start + j] = the sum of a block's rows in column j."""
+    for j in range(rows_SE.shape[1]):
+        total_BX[block, start + j] = 0
+    for s in range(first, last):
+        for j in range(rows_SE.shape[1]):
+            total_BX[block, start + j] += rows_SE[s, j]
+
+
+@kernel(inner=True)
+def sum_blocks(total_BX, start, out_E):  # type: ignore[no-untyped-def]
+    """out[j] = the sum over all blocks of what `add_columns` left from `start` on, in order."""
+    for j in range(out_E.shape[0]):
+        out_E[j] = 0
+    for block in range(total_BX.shape[0]):
+        for j in range(out_E.shape[0]):
+            out_E[j] += total_BX[block, start + j]
+
+
 @kernel(inner=True, sums=True)
 def _dots_2_2(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
     zero = query_HX.dtype.type(0)
