@@ -60,7 +60,7 @@ def measure(
     part = Part("train", 0, int(len(events) * 0.7), batch_size)
     stream = Stream.open(events, (part,), model.history)
     negatives = NegativeSampler(events, NegativeSettings(seed=0))
-    state = NodeState(events.schema.num_nodes, model.memory_width)
+    state = NodeState(events.schema.num_nodes, model.columns)
     times = StageTimes()
     optimizer = Adam(model.named_parameters(), learning_rate=1e-4)
     executor = EagerExecutor(model, state, optimizer, times=times)

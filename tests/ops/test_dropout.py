@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from tidegraph import keys
-from tidegraph.ops.dropout import keep_mask, relu_dropout_
+from tidegraph._blocks import in_blocks
+from tidegraph._jit import kernel
+from tidegraph.ops.dropout import dropout_arguments, keep_mask, relu_block
 
 LIKE = torch.empty(0)
 
@@ -69,8 +71,16 @@ def test_empty_mask() -> None:
     assert keep_mask(1, (0, 4, 2), 0.5, LIKE).shape == (0, 4, 2)
 
 
+@kernel()
+def _relu_dropout(key, threshold, scale, x):  # type: ignore[no-untyped-def]
+    in_blocks(relu_block, x.shape[0], 64, (key, threshold, scale, x))
+
+
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.7])
 def test_relu_with_dropout_equals_relu_times_mask(probability: float) -> None:
     x = torch.randn(37, 11, generator=torch.Generator().manual_seed(0))
     expected = torch.relu(x) * keep_mask(9, (37, 11), probability, x)
-    assert torch.equal(relu_dropout_(x.clone(), 9, probability), expected)
+    found = x.clone()
+    key, _, threshold, scale = dropout_arguments(9, probability)
+    _relu_dropout(key, threshold, scale, found.view(-1).numpy())
+    assert torch.equal(found, expected)

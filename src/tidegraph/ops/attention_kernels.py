@@ -87,15 +87,16 @@ def forward_block(  # type: ignore[no-untyped-def]
     query_HX = np.zeros((H, X), query_HSW.dtype)
     sum_HX = np.empty((H, X), query_HSW.dtype)
     weight_HK = np.empty((H, K), query_HSW.dtype)
+    only = query_HSW.shape[1] - 1  # 0 where all seeds ask the same query
     for s in range(first, last):
-        count = count_S[s]
+        count, own = count_S[s], min(s, only)
         _load_rows(
             row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
             turns_3X, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
             for j in range(W):
-                query_HX[h, j] = query_HSW[h, s, j]
+                query_HX[h, j] = query_HSW[h, own, j]
         dots(query_HX, row_KX, count, weight_HK)
         weigh(weight_HK, count, s, keep_SKH, attention_SKH)
         weighted_sums(weight_HK, row_KX, count, sum_HX)
@@ -127,6 +128,7 @@ def _time_gradient(  # type: ignore[no-untyped-def]
     attention_SKH, keep_SKH, score_HK, slope_1X, grad_weight_T, grad_bias_T,
 ):  # fmt: skip
     """Add seed s's part of the gradients of the time code's parameters."""
+    own = min(s, query_HSW.shape[1] - 1)
     for i in range(count):
         time_slope(slope_1X, 0, 0, delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
         d = np.float64(delta_SK[s, i])
@@ -138,7 +140,7 @@ def _time_gradient(  # type: ignore[no-untyped-def]
             for k in range(grad_weight_T.shape[0]):
                 j = np.uintp(k)
                 c = np.uintp(start) + j
-                code = score * query_HSW[h, s, c] + weight * grad_HX[h, c]
+                code = score * query_HSW[h, own, c] + weight * grad_HX[h, c]
                 step = np.float64(code * slope_1X[0, j])
                 grad_bias_T[j] += step
                 grad_weight_T[j] += step * d
@@ -191,6 +193,11 @@ def backward_block(  # type: ignore[no-untyped-def]
     train_time = grad_weight_T.shape[0] > 0
     grad_weight_T[:] = 0
     grad_bias_T[:] = 0
+    shared, block = query_HSW.shape[1] < count_S.shape[0], first // BLOCK
+    if shared:
+        for h in range(H):
+            for j in range(W):
+                grad_query_HSW[h, block, j] = 0
     for s in range(first, last):
         count = count_S[s]
         _load_rows(
@@ -208,8 +215,12 @@ def backward_block(  # type: ignore[no-untyped-def]
         score_slope(attention_SKH, s, score_HK, count, grad_score_SKH)
         weighted_sums(score_HK, row_KX, count, sum_HX)
         for h in range(H):
-            for j in range(W):
-                grad_query_HSW[h, s, j] = sum_HX[h, j]
+            if shared:
+                for j in range(W):
+                    grad_query_HSW[h, block, j] += sum_HX[h, j]
+            else:
+                for j in range(W):
+                    grad_query_HSW[h, s, j] = sum_HX[h, j]
         if train_time:
             _time_gradient(
                 s, count, start, delta_SK, turns_3X, limits, weight_T, bias_T, query_HSW, grad_HX,
@@ -225,6 +236,7 @@ def attention_backward(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Gradients by seed: query, scores; and of the time code, one float64 row a block.
 
+    Where all seeds ask one query (`query_HSW` [H, 1, W]), `grad_query_HSW` has a row a block.
     `grad_weight_BT` and `grad_bias_BT` of width 0 mean a fixed time code.
     """
     S = count_S.shape[0]

@@ -47,23 +47,12 @@ def relu_block(first, last, key, threshold, scale, x):  # type: ignore[no-untype
         x[slot] = max(x[slot], zero) * factor
 
 
-@kernel()
-def _relu_dropout(key, threshold, scale, x):  # type: ignore[no-untyped-def]
-    in_blocks(relu_block, x.shape[0], _CHUNK, (key, threshold, scale, x))
-
-
 @kernel(block=True)
 def slope_block(first, last, grad, result, scale):  # type: ignore[no-untyped-def]
     zero = grad.dtype.type(0)
     for i in range(first, last):
         slope = grad[i] * scale  # whether it is needed or not: a branch would not be vectorised
         grad[i] = slope if result[i] > zero else zero
-
-
-@kernel()
-def _relu_slope(grad, result, scale):  # type: ignore[no-untyped-def]
-    """grad = grad * scale where result > 0, else 0."""
-    in_blocks(slope_block, grad.shape[0], _CHUNK, (grad, result, scale))
 
 
 def _bits(key: int) -> np.uint64:
@@ -80,22 +69,6 @@ def dropout_arguments(
     """What a float32 kernel takes for two masks: both keys, the threshold, the scale."""
     scale = np.float32(1.0 / (1.0 - probability))
     return _bits(key), _bits(key + 1), _threshold(probability), scale
-
-
-def relu_dropout_(x: Tensor, key: int, probability: float) -> Tensor:
-    """In place: relu(x) times `keep_mask(key, x.shape, probability, x)`, without the mask.
-
-    Where the result is positive, its derivative is 1 / (1 - probability); elsewhere it is 0.
-    """
-    scale = x.numpy().dtype.type(1.0 / (1.0 - probability))
-    _relu_dropout(_bits(key), _threshold(probability), scale, x.view(-1).numpy())
-    return x
-
-
-def relu_slope_(grad: Tensor, result: Tensor, scale: float) -> Tensor:
-    """In place: `grad` times `scale` where `result` (of `relu_dropout_`) is positive, else 0."""
-    _relu_slope(grad.view(-1).numpy(), result.view(-1).numpy(), grad.numpy().dtype.type(scale))
-    return grad
 
 
 def keep_mask(

@@ -20,14 +20,13 @@ import torch
 from torch import Tensor
 
 from tidegraph.batches.prepared import Hop
-from tidegraph.ops import functions, layer_kernels
+from tidegraph.ops import attention_kernels, functions, layer_kernels
 from tidegraph.ops.arrays import array_of, weight_gradient
 from tidegraph.ops.deferred import Deferred
 from tidegraph.ops.dropout import dropout_arguments, keep_mask
 from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.products import batched_product, in_float32, product, scores_exactly
 from tidegraph.ops.shared_layer import shared_layer
-from tidegraph.ops.shared_query import shared_query_layer
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,6 @@ def attention_rows(
     # Never by the size of the batch: each path has its own rounding.
     if not dropout and in_float32(table_RD) and scores_exactly(table_RD):
         return shared_layer(table_RD, weights, hop, features_EF)
-    if not table_RD.shape[1] and not weights.time.requires_grad:
-        return shared_query_layer(weights, hop, features_EF, dropout, key)
     if not in_float32(table_RD):
         return composed(table_RD, weights, hop, features_EF, dropout, key)
     key -= (key & 1 << 63) << 1  # signed: PyTorch's profiler records int64 arguments
@@ -153,8 +150,9 @@ class _AttentionLayer(torch.autograd.Function):
         E = H * d
         keep_SKH = np.empty((S, K, H) if dropout else (0, 0, 0), np.float32)
         attention_SKH = np.empty((S, K, H), np.float32)
-        query_SE, hidden_SE = np.empty((S, E), np.float32), np.empty((S, E), np.float32)
-        query_HSW, sum_HSW = np.empty((H, S, W), np.float32), np.empty((H, S, W), np.float32)
+        Q = S if table_RD.shape[1] else 1  # all seeds ask the same where they have no rows
+        query_QE, query_HQW = np.empty((Q, E), np.float32), np.empty((H, Q, W), np.float32)
+        sum_HSW, hidden_SE = np.empty((H, S, W), np.float32), np.empty((S, E), np.float32)
         joined_SJ = np.empty((S, merge_in_EJ.shape[1]), np.float32)  # [heads' results ; own rows]
         out_SE = np.empty((S, E), np.float32)
         read = (
@@ -164,41 +162,43 @@ class _AttentionLayer(torch.autograd.Function):
         layer_kernels.layer_forward(
             table_RD, hop.self_S.numpy(), *read, query_ED, query_bias_E, query_time_ET, key_HdW,
             value_HWd, merge_in_EJ, merge_in_bias_E, merge_out_EE, merge_out_bias_E,
-            *dropout_arguments(key, dropout), _scale(d), keep_SKH, attention_SKH, query_SE,
-            query_HSW, sum_HSW, joined_SJ, hidden_SE, out_SE,
+            *dropout_arguments(key, dropout), _scale(d), keep_SKH, attention_SKH, query_QE,
+            query_HQW, sum_HSW, joined_SJ, hidden_SE, out_SE,
         )  # fmt: skip
         ctx.save_for_backward(*tensors)  # to notice if one is changed before the way back
         ctx.hop, ctx.dropout = hop, dropout
         ctx.weights = query_ED, key_HdW, value_HWd, merge_in_EJ, merge_out_EE
-        ctx.read, ctx.made = (table_RD, *read), (keep_SKH, attention_SKH, query_HSW, hidden_SE)
-        ctx.factors = query_SE, sum_HSW, joined_SJ
+        ctx.read, ctx.made = (table_RD, *read), (keep_SKH, attention_SKH, query_HQW, hidden_SE)
+        ctx.factors = query_QE, sum_HSW, joined_SJ
         return torch.from_numpy(out_SE)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (_, _, _, query_time, *_, time, time_bias) = ctx.saved_tensors
-        hop, (_, _, query_HSW, hidden_SE) = ctx.hop, ctx.made
-        query_SE, sum_HSW, joined_SJ = ctx.factors
-        train_table, train_time = ctx.needs_input_grad[0], ctx.needs_input_grad[10]
+        hop, hidden_SE = ctx.hop, ctx.made[-1]
+        query_QE, sum_HSW, joined_SJ = ctx.factors
+        table_RD, train_time = ctx.read[0], ctx.needs_input_grad[10]
+        train_table = bool(ctx.needs_input_grad[0] and table_RD.shape[1])
         grad_SE = array_of(grads[0])
-        H, S, _ = query_HSW.shape
-        E = grad_SE.shape[1]
+        H, S, W = sum_HSW.shape
+        E, shared = grad_SE.shape[1], not table_RD.shape[1]
         d, T, like = E // H, len(time), np.empty_like
-        grad_hidden_SE, grad_query_SE = like(grad_SE), like(grad_SE)
-        grad_joined_SJ = like(joined_SJ)
-        grad_sum_HSW, grad_query_HSW = like(sum_HSW), like(sum_HSW)
+        grad_hidden_SE, grad_joined_SJ = like(grad_SE), like(joined_SJ)
+        blocks = -(-S // attention_kernels.BLOCK)
+        rows = blocks if shared else S
+        grad_query_QE, grad_query_HQW = like(query_QE), np.empty((H, rows, W), np.float32)
+        grad_sum_HSW = like(sum_HSW)
         grad_time_BT = functions.partial_rows(S, T if train_time else 0).numpy()
         grad_time_bias_BT = like(grad_time_BT)
         grad_bias_3E = np.empty((3, E), np.float32)
         grad_query_time_ET = np.empty((E, T), np.float32)
-        table_RD = ctx.read[0]
         grad_table_RD = like(table_RD) if train_table else table_RD[:0]
         layer_kernels.layer_backward(
             grad_SE, *ctx.read, *ctx.weights, *ctx.made,
             np.float32(1.0 / (1.0 - ctx.dropout)), _scale(d),
             hop.neighbor_uses.indptr_R1.numpy(), hop.neighbor_uses.position_M.numpy(),
             hop.self_uses.indptr_R1.numpy(), hop.self_uses.position_M.numpy(),
-            grad_hidden_SE, grad_joined_SJ, grad_sum_HSW, grad_query_HSW, grad_query_SE,
+            grad_hidden_SE, grad_joined_SJ, grad_sum_HSW, grad_query_HQW, grad_query_QE,
             grad_time_BT, grad_time_bias_BT, grad_bias_3E, grad_query_time_ET, grad_table_RD,
         )  # fmt: skip
         grad_query_bias, grad_in_bias, grad_out_bias = torch.from_numpy(grad_bias_3E).unbind()
@@ -207,13 +207,15 @@ class _AttentionLayer(torch.autograd.Function):
             grad_time = torch.from_numpy(grad_time_BT).sum(0).float()
             grad_time_bias = torch.from_numpy(grad_time_bias_BT).sum(0).float()
             grad_time_bias -= torch.sin(time_bias) * (query_time.t() @ grad_query_bias)
-        query_HSd = query_SE.reshape(S, H, d).transpose(1, 0, 2)
+        if shared:
+            grad_query_HQW = grad_query_HQW[:, :1]
+        query_HQd = query_QE.reshape(-1, H, d).transpose(1, 0, 2)
         grad_result_HSd = grad_joined_SJ[:, :E].reshape(S, H, d).transpose(1, 0, 2)
         return (
             torch.from_numpy(grad_table_RD) if train_table else None,
-            weight_gradient(grad_query_SE, joined_SJ[:, E:]), grad_query_bias,
+            None if shared else weight_gradient(grad_query_QE, joined_SJ[:, E:]), grad_query_bias,
             torch.from_numpy(grad_query_time_ET),
-            weight_gradient(query_HSd, grad_query_HSW),
+            weight_gradient(query_HQd, grad_query_HQW),
             weight_gradient(sum_HSW, grad_result_HSd),
             weight_gradient(grad_hidden_SE, joined_SJ), grad_in_bias,
             weight_gradient(grad_SE, hidden_SE), grad_out_bias,

@@ -5,8 +5,11 @@ the memory that both cores share, from where the next step reads it. Here a thre
 through the queries, the attention, the values and the merge while their rows are in its own cache;
 backward the same. Only the weights' gradients are sums over all seeds: they are left to the caller.
 
+Over a table without columns (TGAT's first layer on most published streams) every seed asks the same
+query: it is computed once, and Q is then 1, else S.
+
 Shape legend: S seeds, K slots per seed, R table rows, D table width, W width of a neighbour's row,
-H heads, d width per head, E = H d, J = E + D, T time-code width, B blocks.
+H heads, d width per head, E = H d, J = E + D, T time-code width, B blocks, Q queries.
 """
 
 from __future__ import annotations
@@ -51,6 +54,20 @@ def _query_bias(bias_E, time_ET, time_bias_T, out_E):  # type: ignore[no-untyped
 
 
 @kernel(inner=True)
+def _shared_query(bias_E, key_HdW, scale, query_1E, query_H1W):  # type: ignore[no-untyped-def]
+    """What all seeds ask where none has a row of its own."""
+    H, d, W = key_HdW.shape
+    for e in range(bias_E.shape[0]):
+        query_1E[0, e] = bias_E[e] * scale
+    for h in range(H):
+        for j in range(W):
+            query_H1W[h, 0, j] = 0
+        for i in range(d):
+            for j in range(W):
+                query_H1W[h, 0, j] += query_1E[0, h * d + i] * key_HdW[h, i, j]
+
+
+@kernel(inner=True)
 def _scale_rows(rows_SE, first, last, scale):  # type: ignore[no-untyped-def]
     for s in range(first, last):
         for j in range(rows_SE.shape[1]):
@@ -61,11 +78,11 @@ def _scale_rows(rows_SE, first, last, scale):  # type: ignore[no-untyped-def]
 def _layer_forward_block(  # type: ignore[no-untyped-def]
     first, last, table_RD, self_S, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T,
     time_bias_T, packed_P, query_bias_E, merge_in_bias_E, merge_out_bias_E, key, merge_key,
-    threshold, keep_scale, scale, keep_SKH, keep_X, attention_SKH, query_SE, query_HSW, sum_HSW,
+    threshold, keep_scale, scale, keep_SKH, keep_X, attention_SKH, query_QE, query_HQW, sum_HSW,
     joined_SJ, hidden_SE, hidden_X, out_SE,
 ):  # fmt: skip
-    H, S, W = query_HSW.shape
-    E, J = query_SE.shape[1], joined_SJ.shape[1]
+    H, S, W = sum_HSW.shape
+    E, J = query_QE.shape[1], joined_SJ.shape[1]
     D, d, K = J - E, E // H, neighbor_SK.shape[1]
     scratch_X = np.empty(SCRATCH, np.float32)
     scratch, packed = address(scratch_X), address(packed_P)
@@ -73,24 +90,24 @@ def _layer_forward_block(  # type: ignore[no-untyped-def]
     rows = last - first
     row_E, row_J, row_W = E * FLOAT, J * FLOAT, W * FLOAT
     joined = address(joined_SJ) + first * row_J
-    query = address(query_SE) + first * row_E
-    for s in range(first, last):
-        load_row(joined_SJ, s, E, table_RD, self_S[s])
-
-    apart(multiply_rows, (joined + row_E, row_J, rows, D, packed, E, query, row_E, new, scratch))
-    packed += packed_size(D, E) * FLOAT
-    add_to_rows(query, row_E, rows, E, address(query_bias_E))
-    _scale_rows(query_SE, first, last, scale)
-    for h in range(H):
-        wide = address(query_HSW) + (h * S + first) * row_W
-        part = query + h * d * FLOAT
-        apart(multiply_rows, (part, row_E, rows, d, packed, W, wide, row_W, new, scratch))
-        packed += packed_size(d, W) * FLOAT
+    if D > 0:
+        for s in range(first, last):
+            load_row(joined_SJ, s, E, table_RD, self_S[s])
+        query, own = address(query_QE) + first * row_E, joined + row_E
+        apart(multiply_rows, (own, row_J, rows, D, packed, E, query, row_E, new, scratch))
+        packed += packed_size(D, E) * FLOAT
+        add_to_rows(query, row_E, rows, E, address(query_bias_E))
+        _scale_rows(query_QE, first, last, scale)
+        for h in range(H):
+            wide = address(query_HQW) + (h * S + first) * row_W
+            part = query + h * d * FLOAT
+            apart(multiply_rows, (part, row_E, rows, d, packed, W, wide, row_W, new, scratch))
+            packed += packed_size(d, W) * FLOAT
 
     if keep_X.shape[0] > 0:
         apart(fill_block, (first * K * H, last * K * H, key, threshold, keep_scale, keep_X))
     apart(forward_block, (
-        first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF,
+        first, last, query_HQW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF,
         time_T, time_bias_T, keep_SKH, attention_SKH, sum_HSW,
     ))  # fmt: skip
 
@@ -115,11 +132,12 @@ def layer_forward(  # type: ignore[no-untyped-def]
     table_RD, self_S, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T, time_bias_T,
     query_ED, query_bias_E, query_time_ET, key_HdW, value_HWd, merge_in_EJ, merge_in_bias_E,
     merge_out_EE, merge_out_bias_E, key, merge_key, threshold, keep_scale, scale,
-    keep_SKH, attention_SKH, query_SE, query_HSW, sum_HSW, joined_SJ, hidden_SE, out_SE,
+    keep_SKH, attention_SKH, query_QE, query_HQW, sum_HSW, joined_SJ, hidden_SE, out_SE,
 ):  # fmt: skip
     """Embeddings of all seeds into `out_SE`; the arrays after `scale` are written.
 
-    `query_SE` is kept after its multiplication by `scale`. A `keep_SKH` of shape [0, 0, 0] means no
+    `query_QE` is kept after its multiplication by `scale`; without columns in the table it has one
+    row, and so has `query_HQW` for each head. A `keep_SKH` of shape [0, 0, 0] means no
     dropout on the attention weights.
     """
     H, d, W = key_HdW.shape
@@ -129,26 +147,30 @@ def layer_forward(  # type: ignore[no-untyped-def]
     packed_P = np.empty(size + packed_size(J, E) + packed_size(E, E), np.float32)
     jobs_N7 = np.empty((2 * H + 3, JOB), np.int64)
     to, n = address(packed_P), np.int64(0)
-    to = add_job(jobs_N7, n, address(query_ED), FLOAT, D * FLOAT, D, E, to)
-    for h in range(H):
-        n += 1
-        place = address(key_HdW) + h * d * W * FLOAT
-        to = add_job(jobs_N7, n, place, W * FLOAT, FLOAT, d, W, to)
-    for h in range(H):
-        n += 1
-        place = address(value_HWd) + h * d * W * FLOAT
-        to = add_job(jobs_N7, n, place, d * FLOAT, FLOAT, W, d, to)
-    to = add_job(jobs_N7, n + 1, address(merge_in_EJ), FLOAT, J * FLOAT, J, E, to)
-    to = add_job(jobs_N7, n + 2, address(merge_out_EE), FLOAT, E * FLOAT, E, E, to)
-    pack_jobs(jobs_N7)
     bias_E = np.empty(E, np.float32)
     _query_bias(query_bias_E, query_time_ET, time_bias_T, bias_E)
+    if D > 0:
+        to = add_job(jobs_N7, n, address(query_ED), FLOAT, D * FLOAT, D, E, to)
+        n += 1
+        for h in range(H):
+            place = address(key_HdW) + h * d * W * FLOAT
+            to = add_job(jobs_N7, n, place, W * FLOAT, FLOAT, d, W, to)
+            n += 1
+    else:
+        _shared_query(bias_E, key_HdW, scale, query_QE, query_HQW)
+    for h in range(H):
+        place = address(value_HWd) + h * d * W * FLOAT
+        to = add_job(jobs_N7, n, place, d * FLOAT, FLOAT, W, d, to)
+        n += 1
+    to = add_job(jobs_N7, n, address(merge_in_EJ), FLOAT, J * FLOAT, J, E, to)
+    to = add_job(jobs_N7, n + 1, address(merge_out_EE), FLOAT, E * FLOAT, E, E, to)
+    pack_jobs(jobs_N7[: n + 2])
     in_blocks(
         _layer_forward_block, count_S.shape[0], BLOCK,
         (table_RD, self_S, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T,
          time_bias_T, packed_P, bias_E, merge_in_bias_E, merge_out_bias_E, key, merge_key,
          threshold, keep_scale, scale, keep_SKH, keep_SKH.reshape(keep_SKH.size), attention_SKH,
-         query_SE, query_HSW, sum_HSW, joined_SJ, hidden_SE, hidden_SE.reshape(hidden_SE.size),
+         query_QE, query_HQW, sum_HSW, joined_SJ, hidden_SE, hidden_SE.reshape(hidden_SE.size),
          out_SE),
     )  # fmt: skip
 
@@ -156,11 +178,11 @@ def layer_forward(  # type: ignore[no-untyped-def]
 @kernel(inner=True)
 def _layer_backward_block(  # type: ignore[no-untyped-def]
     first, last, grad_SE, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T,
-    time_bias_T, packed_P, keep_SKH, attention_SKH, query_HSW, hidden_X, keep_scale, scale,
-    train_table, grad_hidden_SE, grad_hidden_X, grad_joined_SJ, grad_sum_HSW, grad_query_HSW,
-    grad_query_SE, grad_score_SKH, grad_weight_BT, grad_bias_BT, column_BX,
+    time_bias_T, packed_P, keep_SKH, attention_SKH, query_HQW, hidden_X, keep_scale, scale,
+    train_table, grad_hidden_SE, grad_hidden_X, grad_joined_SJ, grad_sum_HSW, grad_query_HQW,
+    grad_query_QE, grad_score_SKH, grad_weight_BT, grad_bias_BT, column_BX,
 ):  # fmt: skip
-    H, S, W = query_HSW.shape
+    H, S, W = grad_sum_HSW.shape
     E, J = grad_SE.shape[1], grad_joined_SJ.shape[1]
     D, d = J - E, E // H
     scratch_X = np.empty(SCRATCH, np.float32)
@@ -171,7 +193,7 @@ def _layer_backward_block(  # type: ignore[no-untyped-def]
     out = address(grad_SE) + first * row_E
     hidden = address(grad_hidden_SE) + first * row_E
     joined = address(grad_joined_SJ) + first * row_J
-    query = address(grad_query_SE) + first * row_E
+    query = address(grad_query_QE) + first * row_E
 
     apart(multiply_rows, (out, row_E, rows, E, packed, E, hidden, row_E, new, scratch))
     packed += packed_size(E, E) * FLOAT
@@ -185,44 +207,65 @@ def _layer_backward_block(  # type: ignore[no-untyped-def]
         packed += packed_size(d, W) * FLOAT
 
     apart(backward_block, (
-        first, last, query_HSW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF,
-        time_T, time_bias_T, keep_SKH, attention_SKH, grad_sum_HSW, grad_query_HSW, grad_score_SKH,
+        first, last, query_HQW, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF,
+        time_T, time_bias_T, keep_SKH, attention_SKH, grad_sum_HSW, grad_query_HQW, grad_score_SKH,
         grad_weight_BT, grad_bias_BT,
     ))  # fmt: skip
 
-    for h in range(H):
-        wide = address(grad_query_HSW) + (h * S + first) * row_W
-        part = query + h * d * FLOAT
-        apart(multiply_rows, (wide, row_W, rows, W, packed, d, part, row_E, new, scratch))
-        packed += packed_size(W, d) * FLOAT
-    _scale_rows(grad_query_SE, first, last, scale)
-    add_columns(grad_query_SE, first, last, column_BX, first // BLOCK, 0)
     add_columns(grad_hidden_SE, first, last, column_BX, first // BLOCK, E)
     add_columns(grad_SE, first, last, column_BX, first // BLOCK, 2 * E)
-    if train_table:
-        own = joined + row_E
-        apart(multiply_rows, (query, row_E, rows, E, packed, D, own, row_J, more, scratch))
+    if D > 0:
+        for h in range(H):
+            wide = address(grad_query_HQW) + (h * S + first) * row_W
+            part = query + h * d * FLOAT
+            apart(multiply_rows, (wide, row_W, rows, W, packed, d, part, row_E, new, scratch))
+            packed += packed_size(W, d) * FLOAT
+        _scale_rows(grad_query_QE, first, last, scale)
+        add_columns(grad_query_QE, first, last, column_BX, first // BLOCK, 0)
+        if train_table:
+            own = joined + row_E
+            apart(multiply_rows, (query, row_E, rows, E, packed, D, own, row_J, more, scratch))
     keep(scratch_X)
 
 
 @kernel(inner=True)
 def _layer_table_block(  # type: ignore[no-untyped-def]
-    first, last, query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1,
+    first, last, query_HQW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1,
     slot_M, grad_own_SD, self_indptr_R1, self_M, grad_table_RD,
 ):  # fmt: skip
     apart(table_block, (
-        first, last, query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1,
+        first, last, query_HQW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1,
         slot_M, grad_table_RD,
     ))  # fmt: skip
     apart(gather_sum_block, (first, last, grad_own_SD, self_indptr_R1, self_M, True, grad_table_RD))
 
 
 @kernel(inner=True)
+def _shared_query_gradients(grad_query_HBW, key_HdW, scale, grad_bias_E):  # type: ignore[no-untyped-def]
+    """The blocks' gradients of the one query, added up in their first row; that of its bias."""
+    H, d, W = key_HdW.shape
+    total_W = np.empty(W, np.float64)
+    for h in range(H):
+        for j in range(W):
+            total_W[j] = 0
+        for block in range(grad_query_HBW.shape[1]):
+            for j in range(W):
+                total_W[j] += grad_query_HBW[h, block, j]
+        for j in range(W):
+            grad_query_HBW[h, 0, j] = total_W[j]
+        for i in range(d):
+            total = 0.0
+            for j in range(W):
+                total += key_HdW[h, i, j] * total_W[j]
+            grad_bias_E[h * d + i] = total * scale
+
+
+@kernel(inner=True)
 def _bias_gradients(column_BX, time_bias_T, grad_bias_3E, grad_query_time_ET):  # type: ignore[no-untyped-def]
     """The blocks' sums added up; the queries' time weights met cos(b) in every seed."""
     E = grad_bias_3E.shape[1]
-    for n in range(3):
-        sum_blocks(column_BX, n * E, grad_bias_3E[n])
+    sum_blocks(column_BX, E, grad_bias_3E[1])
+    sum_blocks(column_BX, 2 * E, grad_bias_3E[2])
     for j in range(time_bias_T.shape[0]):
         code = np.float32(np.cos(np.float64(time_bias_T[j])))
         for e in range(E):
@@ -233,15 +276,16 @@ def _bias_gradients(column_BX, time_bias_T, grad_bias_3E, grad_query_time_ET):  
 def layer_backward(  # type: ignore[no-untyped-def]
     grad_SE, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T, time_bias_T,
     query_ED, key_HdW, value_HWd, merge_in_EJ, merge_out_EE,
-    keep_SKH, attention_SKH, query_HSW, hidden_SE, keep_scale, scale,
+    keep_SKH, attention_SKH, query_HQW, hidden_SE, keep_scale, scale,
     indptr_R1, slot_M, self_indptr_R1, self_M,
-    grad_hidden_SE, grad_joined_SJ, grad_sum_HSW, grad_query_HSW, grad_query_SE, grad_weight_BT,
+    grad_hidden_SE, grad_joined_SJ, grad_sum_HSW, grad_query_HQW, grad_query_QE, grad_weight_BT,
     grad_bias_BT, grad_bias_3E, grad_query_time_ET, grad_table_RD,
 ):  # fmt: skip
     """From the gradient of the embeddings to those of every row before; the arrays from
     `grad_hidden_SE` on are written.
 
     `grad_bias_3E` gets those of the biases: of the queries, of the merge's first and second matrix.
+    Where all seeds share a query, `grad_query_HQW` has a row a block, and the first gets their sum.
     A `grad_table_RD` without rows means a table that is not trained, a `grad_weight_BT` of width 0
     a fixed time code.
     """
@@ -252,34 +296,40 @@ def layer_backward(  # type: ignore[no-untyped-def]
     size += H * (packed_size(d, W) + packed_size(W, d))
     packed_P = np.empty(size, np.float32)
     jobs_N7 = np.empty((2 * H + 3, JOB), np.int64)
-    to, n = address(packed_P), np.int64(1)
+    to, n = address(packed_P), np.int64(2)
     to = add_job(jobs_N7, np.int64(0), address(merge_out_EE), E * FLOAT, FLOAT, E, E, to)
-    to = add_job(jobs_N7, n, address(merge_in_EJ), J * FLOAT, FLOAT, E, J, to)
+    to = add_job(jobs_N7, np.int64(1), address(merge_in_EJ), J * FLOAT, FLOAT, E, J, to)
     for h in range(H):
-        n += 1
         place = address(value_HWd) + h * d * W * FLOAT
         to = add_job(jobs_N7, n, place, FLOAT, d * FLOAT, d, W, to)
-    for h in range(H):
         n += 1
-        place = address(key_HdW) + h * d * W * FLOAT
-        to = add_job(jobs_N7, n, place, FLOAT, W * FLOAT, W, d, to)
-    to = add_job(jobs_N7, n + 1, address(query_ED), D * FLOAT, FLOAT, E, D, to)
-    pack_jobs(jobs_N7)
+    if D > 0:
+        for h in range(H):
+            place = address(key_HdW) + h * d * W * FLOAT
+            to = add_job(jobs_N7, n, place, FLOAT, W * FLOAT, W, d, to)
+            n += 1
+        to = add_job(jobs_N7, n, address(query_ED), D * FLOAT, FLOAT, E, D, to)
+        n += 1
+    pack_jobs(jobs_N7[:n])
     grad_score_SKH = np.empty_like(attention_SKH)
     train_table = grad_table_RD.shape[0] > 0
     column_BX = np.empty((-(-count_S.shape[0] // BLOCK), 3 * E), np.float32)
     in_blocks(
         _layer_backward_block, count_S.shape[0], BLOCK,
         (grad_SE, table_RD, neighbor_SK, event_SK, delta_SK, count_S, features_EF, time_T,
-         time_bias_T, packed_P, keep_SKH, attention_SKH, query_HSW,
+         time_bias_T, packed_P, keep_SKH, attention_SKH, query_HQW,
          hidden_SE.reshape(hidden_SE.size), keep_scale, scale, train_table, grad_hidden_SE,
-         grad_hidden_SE.reshape(grad_hidden_SE.size), grad_joined_SJ, grad_sum_HSW, grad_query_HSW,
-         grad_query_SE, grad_score_SKH, grad_weight_BT, grad_bias_BT, column_BX),
+         grad_hidden_SE.reshape(grad_hidden_SE.size), grad_joined_SJ, grad_sum_HSW, grad_query_HQW,
+         grad_query_QE, grad_score_SKH, grad_weight_BT, grad_bias_BT, column_BX),
     )  # fmt: skip
+    if D > 0:
+        sum_blocks(column_BX, 0, grad_bias_3E[0])
+    else:
+        _shared_query_gradients(grad_query_HQW, key_HdW, scale, grad_bias_3E[0])
     _bias_gradients(column_BX, time_bias_T, grad_bias_3E, grad_query_time_ET)
     if train_table:
         in_blocks(
             _layer_table_block, grad_table_RD.shape[0], BLOCK,
-            (query_HSW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1, slot_M,
+            (query_HQW, grad_sum_HSW, attention_SKH, keep_SKH, grad_score_SKH, indptr_R1, slot_M,
              grad_joined_SJ[:, E:], self_indptr_R1, self_M, grad_table_RD),
         )  # fmt: skip
