@@ -257,12 +257,7 @@ class TimeProjection(nn.Module):
         """[S, D] from the memories of the batch's nodes."""
         seeds = batch.seeds
         assert seeds is not None
-        assert seeds.elapsed_S is not None
-        mean, scale = self.gap_mean[:1], self.gap_scale[:1]
-        if self.first_target is not None:
-            node_S = batch.node_U.index_select(0, seeds.row_S)
-            side_S = (node_S >= self.first_target).long()
-            mean, scale = self.gap_mean[side_S], self.gap_scale[side_S]
-        gap_S = (seeds.elapsed_S.to(memory_UD.dtype) - mean) / scale
-        time_S = gap_S.clamp_(-self.most, self.most)
+        time_S = ops.normalized_gaps(
+            seeds, batch.node_U, self.first_target, self.gap_mean, self.gap_scale, self.most
+        )
         return ops.time_projection(memory_UD, seeds, time_S, self.weight, self.offset)

@@ -11,7 +11,7 @@ from tidegraph.ops.functions import (
 from tidegraph.ops.layer import LayerWeights, attention_layer, attention_rows
 from tidegraph.ops.links import link_loss, link_scores
 from tidegraph.ops.products import linear, use_precision, use_scoring
-from tidegraph.ops.projection import time_projection
+from tidegraph.ops.projection import normalized_gaps, time_projection
 from tidegraph.ops.segment import (
     RaggedHop,
     edge_softmax,
@@ -34,6 +34,7 @@ __all__ = [
     "link_loss",
     "link_scores",
     "memory_update",
+    "normalized_gaps",
     "ragged",
     "segment_attention",
     "segment_mean",

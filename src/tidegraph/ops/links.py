@@ -391,15 +391,18 @@ def _loss(logit_BX, slope_BX):  # type: ignore[no-untyped-def]
 class _LinkLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logit_BX: Tensor) -> Tensor:
-        slope_BX = torch.empty_like(logit_BX, memory_format=torch.contiguous_format)
-        total = _loss(logit_BX.detach().contiguous().numpy(), slope_BX.numpy())
-        ctx.save_for_backward(slope_BX)
-        return logit_BX.new_tensor(total / max(logit_BX.numel(), 1))
+        logit = array_of(logit_BX)
+        ctx.slope = np.empty_like(logit)
+        ctx.save_for_backward(logit_BX)
+        total = _loss(logit, ctx.slope)
+        return torch.tensor(total / max(logit.size, 1), dtype=logit_BX.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (slope_BX,) = ctx.saved_tensors
-        return (slope_BX * (grads[0] / max(slope_BX.numel(), 1)),)
+        assert ctx.saved_tensors
+        slope = ctx.slope
+        share = grads[0].numpy() / slope.dtype.type(max(slope.size, 1))
+        return (torch.from_numpy(slope * share),)
 
 
 def link_loss(logit_BX: Tensor, event_count: Tensor | None = None) -> Tensor:

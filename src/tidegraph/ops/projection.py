@@ -18,6 +18,7 @@ from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.batches.prepared import Seeds
 from tidegraph.ops import functions
+from tidegraph.ops.arrays import array_of
 
 _BLOCK = 64
 
@@ -61,45 +62,94 @@ def _project_backward_block(  # type: ignore[no-untyped-def]
 
 @kernel()
 def project_backward(  # type: ignore[no-untyped-def]
-    memory_UD, time_S, weight_D, start_D, indptr_U1, seed_X, grad_SD, grad_memory_UD, grad_B2D
+    memory_UD, time_S, weight_D, start_D, indptr_U1, seed_X, grad_SD, grad_memory_UD, grad_2D
 ):
-    """Gradient by memory row, a gather over its seeds; and of weight and start, by block."""
+    """Gradient by memory row, a gather over its seeds; and of weight and start."""
+    U, D = memory_UD.shape
+    grad_B2D = np.empty((-(-U // _BLOCK), 2, D), np.float64)
     in_blocks(
-        _project_backward_block, memory_UD.shape[0], _BLOCK,
+        _project_backward_block, U, _BLOCK,
         (memory_UD, time_S, weight_D, start_D, indptr_U1, seed_X, grad_SD, grad_memory_UD,
          grad_B2D),
     )  # fmt: skip
+    for n in range(2):
+        for j in range(D):
+            total = 0.0
+            for block in range(grad_B2D.shape[0]):
+                total += grad_B2D[block, n, j]
+            grad_2D[n, j] = total
+
+
+@kernel()
+def _gaps(elapsed_S, row_S, node_U, first_target, mean_2, scale_2, most, out_S):  # type: ignore[no-untyped-def]
+    for s in range(out_S.shape[0]):
+        side = 1 if node_U[row_S[s]] >= first_target else 0
+        gap = (out_S.dtype.type(elapsed_S[s]) - mean_2[side]) / scale_2[side]
+        out_S[s] = min(max(gap, -most), most)
+
+
+def normalized_gaps(
+    seeds: Seeds, node_U: Tensor, first_target: int | None, mean_2: Tensor, scale_2: Tensor,
+    most: float,
+) -> Tensor:  # fmt: skip
+    """[S], the seeds' times since their nodes' last events, in deviations from the mean.
+
+    Args:
+        seeds: with `elapsed_S`.
+        node_U: the batch's unique nodes.
+        first_target: nodes from it on are of the second side; None where there is one side.
+        mean_2, scale_2: by side; their dtype is the result's.
+        most: the result lies in [-most, most].
+    """
+    assert seeds.elapsed_S is not None
+    if functions._fast(mean_2):
+        out_S = np.empty(len(seeds.row_S), mean_2.numpy().dtype)
+        last = np.iinfo(np.int64).max if first_target is None else first_target
+        _gaps(
+            seeds.elapsed_S.numpy(), seeds.row_S.numpy(), node_U.numpy(), last, mean_2.numpy(),
+            scale_2.numpy(), out_S.dtype.type(most), out_S,
+        )  # fmt: skip
+        return torch.from_numpy(out_S)
+    mean, scale = mean_2[:1], scale_2[:1]
+    if first_target is not None:
+        side_S = (node_U.index_select(0, seeds.row_S) >= first_target).long()
+        mean, scale = mean_2[side_S], scale_2[side_S]
+    return ((seeds.elapsed_S.to(mean_2.dtype) - mean) / scale).clamp_(-most, most)
 
 
 class _TimeProjection(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, memory_UD: Tensor, weight_D: Tensor, start_D: Tensor, time_S: Tensor, seeds: Seeds
+        ctx: Any,
+        memory_UD: Tensor,
+        weight_D: Tensor,
+        offset_D: Tensor | None,
+        time_S: Tensor,
+        seeds: Seeds,
     ) -> Tensor:
-        memory_UD = memory_UD.detach().contiguous()
-        weight_D, start_D = weight_D.detach(), start_D.detach()
-        out_SD = memory_UD.new_empty(len(time_S), memory_UD.shape[1])
-        project(
-            memory_UD.numpy(), seeds.row_S.numpy(), time_S.numpy(), weight_D.numpy(),
-            start_D.numpy(), out_SD.numpy(),
-        )  # fmt: skip
-        ctx.save_for_backward(memory_UD, weight_D, start_D, time_S)
-        ctx.uses = seeds.row_uses
-        return out_SD
+        memory, weight = array_of(memory_UD), array_of(weight_D)
+        start = np.ones_like(weight) if offset_D is None else 1 + array_of(offset_D)
+        out_SD = np.empty((len(time_S), memory.shape[1]), memory.dtype)
+        project(memory, seeds.row_S.numpy(), time_S.numpy(), weight, start, out_SD)
+        ctx.save_for_backward(memory_UD, weight_D)
+        ctx.read, ctx.uses = (memory, time_S.numpy(), weight, start), seeds.row_uses
+        return torch.from_numpy(out_SD)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        memory_UD, weight_D, start_D, time_S = ctx.saved_tensors
-        U, D = memory_UD.shape
-        grad_memory_UD = torch.empty_like(memory_UD)
-        grad_B2D = torch.empty(-(-U // _BLOCK), 2, D, dtype=torch.float64)
+        assert ctx.saved_tensors
+        memory = ctx.read[0]
+        grad_memory_UD, grad_2D = (
+            np.empty_like(memory),
+            np.empty((2, memory.shape[1]), memory.dtype),
+        )
         project_backward(
-            memory_UD.numpy(), time_S.numpy(), weight_D.numpy(), start_D.numpy(),
-            ctx.uses.indptr_R1.numpy(), ctx.uses.position_M.numpy(), grads[0].contiguous().numpy(),
-            grad_memory_UD.numpy(), grad_B2D.numpy(),
+            *ctx.read, ctx.uses.indptr_R1.numpy(), ctx.uses.position_M.numpy(), array_of(grads[0]),
+            grad_memory_UD, grad_2D,
         )  # fmt: skip
-        grad_weight_D, grad_start_D = grad_B2D.sum(0).to(weight_D.dtype)
-        return grad_memory_UD, grad_weight_D, grad_start_D, None, None
+        grad_weight_D, grad_offset_D = torch.from_numpy(grad_2D).unbind()
+        offset = grad_offset_D if ctx.needs_input_grad[2] else None
+        return torch.from_numpy(grad_memory_UD), grad_weight_D, offset, None, None
 
 
 def time_projection(
@@ -121,9 +171,9 @@ def time_projection(
     Returns:
         [S, D]: (1 + b + w time) o memory.
     """
-    start_D = torch.ones_like(weight_D) if offset_D is None else 1 + offset_D
     if functions._fast(memory_UD):
-        return functions._apply(_TimeProjection, memory_UD, weight_D, start_D, time_S, seeds)
+        return functions._apply(_TimeProjection, memory_UD, weight_D, offset_D, time_S, seeds)
+    start_D = torch.ones_like(weight_D) if offset_D is None else 1 + offset_D
     return composed_projection(memory_UD, seeds, time_S, weight_D, start_D)
 
 
