@@ -63,7 +63,7 @@ def test_one_query_for_all_is_computed_once(
 
     def watched(*arguments: Any) -> None:
         original(*arguments)
-        shapes.append(arguments[-5].shape)
+        shapes.append(arguments[-7].shape)  # the queries times the keys
 
     monkeypatch.setattr(layer_kernels, "layer_forward", watched)
     layer, code = AttentionLayer(width, 2, 3, 6, 2, 0.0), TimeCode(3, trainable=False)

@@ -11,7 +11,6 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tidegraph import ops
 from tidegraph.batches.prepare import History
@@ -20,8 +19,6 @@ from tidegraph.errors import SettingError
 from tidegraph.events.core import Schema
 from tidegraph.models.base import Encoded, TemporalModel, check_counts, check_dropout
 from tidegraph.models.layers import TimeCode
-from tidegraph.ops.dropout import keep_mask
-from tidegraph.ops.products import batched_product, product
 from tidegraph.state.columns import Column, RingPush, RowWrite, StateWrites
 
 
@@ -126,25 +123,29 @@ class APAN(TemporalModel):
         """Attend over each seed's mails."""
         seeds = batch.seeds
         assert seeds is not None
-        S, D, H = len(seeds.row_S), self.memory_width, self.heads
         if self.node_projection is not None:
             memory_UD = memory_UD + self.node_projection(batch.node_features)
-        own_SD = ops.gather_rows(memory_UD, seeds.row_S, seeds.row_uses)
+        norm, hidden = self.norm, self.hidden
+        weights = ops.LayerWeights(
+            query=self.query.weight,
+            query_bias=self.query.bias,
+            query_time=self.query.weight.new_empty(self.memory_width, 0),
+            key=self.key,
+            value=self.value,
+            # The normalisation's scale and shift, as part of the matrix behind it.
+            merge_in=hidden.weight * norm.weight,
+            merge_in_bias=torch.addmv(hidden.bias, hidden.weight, norm.bias),
+            merge_out=self.out.weight,
+            merge_out_bias=self.out.bias,
+            time=self.time_code.weight,
+            time_bias=self.time_code.bias,
+        )
         hop = self._mails_as_neighbors(batch, time_UM, count_U, len(mail_NMX))
-        query_SD = product(own_SD, self.query.weight.t(), self.query.bias)
-        query_HSd = query_SD.view(S, H, D // H).transpose(0, 1)
-        query_HSW = batched_product(query_HSd, self.key / math.sqrt(D // H))
         dropout = self.dropout if self.training else 0.0
-        keep_SKH = keep_mask(batch.key, (S, self.mails, H), dropout, own_SD) if dropout else None
-        sum_HSW = ops.temporal_attention(
-            query_HSW, mail_NMX.flatten(0, 1), hop, mail_NMX.new_empty(1, 0),
-            self.time_code.weight, self.time_code.bias, keep_SKH,
-        )  # fmt: skip
-        attended_SD = batched_product(sum_HSW, self.value).transpose(0, 1).reshape(S, D)
-        normed_SD = self.norm(attended_SD + own_SD)
-        hidden_SD = torch.relu(product(normed_SD, self.hidden.weight.t(), self.hidden.bias))
-        hidden_SD = functional.dropout(hidden_SD, dropout, self.training)
-        return Encoded(product(hidden_SD, self.out.weight.t(), self.out.bias))
+        rows_SD = ops.mailbox_layer(
+            memory_UD, mail_NMX.flatten(0, 1), weights, hop, dropout, batch.key
+        )
+        return Encoded(rows_SD)
 
     def _mails_as_neighbors(
         self, batch: PreparedBatch, time_UM: Tensor, count_U: Tensor, num_nodes: int

@@ -8,7 +8,7 @@ from tidegraph.ops.functions import (
     time_code,
     use_backend,
 )
-from tidegraph.ops.layer import LayerWeights, attention_layer, attention_rows
+from tidegraph.ops.layer import LayerWeights, attention_layer, attention_rows, mailbox_layer
 from tidegraph.ops.links import link_loss, link_scores
 from tidegraph.ops.products import linear, use_precision, use_scoring
 from tidegraph.ops.projection import normalized_gaps, time_projection
@@ -33,6 +33,7 @@ __all__ = [
     "linear",
     "link_loss",
     "link_scores",
+    "mailbox_layer",
     "memory_update",
     "normalized_gaps",
     "ragged",

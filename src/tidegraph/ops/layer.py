@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import layer_norm
 
 from tidegraph.batches.prepared import Hop
 from tidegraph.ops import attention_kernels, functions, layer_kernels
@@ -35,7 +36,7 @@ class LayerWeights:
 
     Attributes:
         query, query_bias: [E, D], [E].
-        query_time: [E, T].
+        query_time: [E, T], or of width 0.
         key: [H, d, W].
         value: [H, W, d].
         merge_in, merge_in_bias: [E, E + D], [E].
@@ -93,47 +94,95 @@ def attention_rows(
     key: int | Tensor = 0,
 ) -> Tensor | Deferred:
     """As `attention_layer`; while scoring, the last product may be left to the caller."""
-    if not functions._fast(table_RD) or isinstance(key, Tensor):
-        return composed(table_RD, weights, hop, features_EF, dropout, key)
     # Never by the size of the batch: each path has its own rounding.
-    if not dropout and in_float32(table_RD) and scores_exactly(table_RD):
+    scoring = not dropout and in_float32(table_RD) and scores_exactly(table_RD)
+    if scoring and functions._fast(table_RD) and not isinstance(key, Tensor):
         return shared_layer(table_RD, weights, hop, features_EF)
-    if not in_float32(table_RD):
-        return composed(table_RD, weights, hop, features_EF, dropout, key)
-    key -= (key & 1 << 63) << 1  # signed: PyTorch's profiler records int64 arguments
-    # One by one: autograd sees tensors only as arguments of their own.
-    result: Tensor = _AttentionLayer.apply(  # type: ignore[no-untyped-call]
-        table_RD, *vars(weights).values(), hop, features_EF, dropout, key
-    )
-    return result
+    return _layer(table_RD, table_RD, weights, hop, features_EF, dropout, key, normalize=False)
 
 
-def composed(
-    table_RD: Tensor,
+def mailbox_layer(
+    own_RD: Tensor,
+    mail_NX: Tensor,
+    weights: LayerWeights,
+    hop: Hop,
+    dropout: float = 0.0,
+    key: int | Tensor = 0,
+) -> Tensor:
+    """Embeddings from a node's mails (APAN eq. 2-5): W_2 relu(W_1 norm(r + h) + b_1) + b_2.
+
+    r are the heads' weighted sums of the mails, h the own row; `norm` takes the mean away and
+    divides by the deviation. A scale and a shift after it are the caller's to put into W_1 and b_1.
+
+    Args:
+        own_RD: [R, D] with D = H d.
+        mail_NX: [N, X] mails, constants.
+        weights: parameters; `merge_in` [E, E], and a `query_time` of width 0 for queries without a
+            time code.
+        hop: the mails of each seed; without transposes of its neighbours.
+        dropout, key: as in `attention_layer`.
+
+    Returns:
+        [S, E].
+    """
+    none = mail_NX.new_empty(1, 0)
+    return _layer(own_RD, mail_NX, weights, hop, none, dropout, key, normalize=True)
+
+
+def _layer(
+    own_RD: Tensor,
+    table_NX: Tensor,
     weights: LayerWeights,
     hop: Hop,
     features_EF: Tensor,
     dropout: float,
     key: int | Tensor,
+    *,
+    normalize: bool,
 ) -> Tensor:
-    """`attention_layer` from single operators, differentiated by autograd."""
-    w = weights
+    if not functions._fast(own_RD) or isinstance(key, Tensor) or not in_float32(own_RD):
+        return composed(own_RD, weights, hop, features_EF, dropout, key, table_NX, normalize)
+    key -= (key & 1 << 63) << 1  # signed: PyTorch's profiler records int64 arguments
+    # One by one: autograd sees tensors only as arguments of their own.
+    result: Tensor = _AttentionLayer.apply(  # type: ignore[no-untyped-call]
+        own_RD, *vars(weights).values(), table_NX, hop, features_EF, dropout, key, normalize
+    )
+    return result
+
+
+def composed(
+    own_RD: Tensor,
+    weights: LayerWeights,
+    hop: Hop,
+    features_EF: Tensor,
+    dropout: float,
+    key: int | Tensor,
+    table_NX: Tensor | None = None,
+    normalize: bool = False,
+) -> Tensor:
+    """A layer from single operators, differentiated by autograd."""
+    w, table_NX = weights, own_RD if table_NX is None else table_NX
     S, K = hop.neighbor_SK.shape
     H, d, _ = w.key.shape
-    own_SD = functions.gather_rows(table_RD, hop.self_S, hop.self_uses)
+    own_SD = functions.gather_rows(own_RD, hop.self_S, hop.self_uses)
     # Phi(0) = cos(b) is the same for every seed: its projection is a bias.
-    bias_E = w.query_bias + w.query_time @ torch.cos(w.time_bias)
+    bias_E = w.query_bias
+    if w.query_time.shape[1]:
+        bias_E = bias_E + w.query_time @ torch.cos(w.time_bias)
     query_HSd = product(own_SD, w.query.t(), bias_E).view(S, H, d).transpose(0, 1)
     query_HSW = batched_product(query_HSd, w.key / math.sqrt(d))
-    keep_SKH = keep_mask(key, (S, K, H), dropout, table_RD) if dropout else None
+    keep_SKH = keep_mask(key, (S, K, H), dropout, own_RD) if dropout else None
     sum_HSW = functions.temporal_attention(
-        query_HSW, table_RD, hop, features_EF, w.time, w.time_bias, keep_SKH
+        query_HSW, table_NX, hop, features_EF, w.time, w.time_bias, keep_SKH
     )
     result_SE = batched_product(sum_HSW, w.value).transpose(0, 1).reshape(S, -1)
-    joined_SJ = torch.cat([result_SE, own_SD], dim=1)
-    hidden_SE = torch.relu(product(joined_SJ, w.merge_in.t(), w.merge_in_bias))
+    if normalize:
+        merged_SM = layer_norm(result_SE + own_SD, (H * d,), eps=layer_kernels.EPSILON)
+    else:
+        merged_SM = torch.cat([result_SE, own_SD], dim=1)
+    hidden_SE = torch.relu(product(merged_SM, w.merge_in.t(), w.merge_in_bias))
     if dropout:
-        hidden_SE = hidden_SE * keep_mask(key + 1, tuple(hidden_SE.shape), dropout, table_RD)
+        hidden_SE = hidden_SE * keep_mask(key + 1, tuple(hidden_SE.shape), dropout, own_RD)
     return product(hidden_SE, w.merge_out.t(), w.merge_out_bias)
 
 
@@ -141,8 +190,8 @@ class _AttentionLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         hop: Hop
-        *tensors, hop, features_EF, dropout, key = arguments
-        (table_RD, query_ED, query_bias_E, query_time_ET, key_HdW, value_HWd, merge_in_EJ,
+        *tensors, table, hop, features_EF, dropout, key, normalize = arguments
+        (own_RD, query_ED, query_bias_E, query_time_ET, key_HdW, value_HWd, merge_in_EM,
          merge_in_bias_E, merge_out_EE, merge_out_bias_E, time_T, time_bias_T,
         ) = map(array_of, tensors)  # fmt: skip
         S, K = hop.neighbor_SK.shape
@@ -150,76 +199,83 @@ class _AttentionLayer(torch.autograd.Function):
         E = H * d
         keep_SKH = np.empty((S, K, H) if dropout else (0, 0, 0), np.float32)
         attention_SKH = np.empty((S, K, H), np.float32)
-        Q = S if table_RD.shape[1] else 1  # all seeds ask the same where they have no rows
+        D = own_RD.shape[1]
+        Q = S if D else 1  # all seeds ask the same where they have no rows
         query_QE, query_HQW = np.empty((Q, E), np.float32), np.empty((H, Q, W), np.float32)
         sum_HSW, hidden_SE = np.empty((H, S, W), np.float32), np.empty((S, E), np.float32)
-        joined_SJ = np.empty((S, merge_in_EJ.shape[1]), np.float32)  # [heads' results ; own rows]
+        joined_SJ = np.empty((S, E + D), np.float32)  # [heads' results ; own rows]
+        normal_SE = np.empty((S if normalize else 0, E), np.float32)
+        inverse_S = np.empty(len(normal_SE), np.float32)
         out_SE = np.empty((S, E), np.float32)
+        # A table of constants, or the own rows again, which autograd has seen.
+        table_NX = own_RD if table is tensors[0] else array_of(table)
         read = (
-            hop.neighbor_SK.numpy(), hop.event_SK.numpy(), hop.delta_SK.numpy(),
+            table_NX, hop.neighbor_SK.numpy(), hop.event_SK.numpy(), hop.delta_SK.numpy(),
             hop.count_S.numpy(), feature_array(features_EF), time_T, time_bias_T,
         )  # fmt: skip
         layer_kernels.layer_forward(
-            table_RD, hop.self_S.numpy(), *read, query_ED, query_bias_E, query_time_ET, key_HdW,
-            value_HWd, merge_in_EJ, merge_in_bias_E, merge_out_EE, merge_out_bias_E,
+            own_RD, hop.self_S.numpy(), *read, query_ED, query_bias_E, query_time_ET, key_HdW,
+            value_HWd, merge_in_EM, merge_in_bias_E, merge_out_EE, merge_out_bias_E,
             *dropout_arguments(key, dropout), _scale(d), keep_SKH, attention_SKH, query_QE,
-            query_HQW, sum_HSW, joined_SJ, hidden_SE, out_SE,
+            query_HQW, sum_HSW, joined_SJ, normal_SE, inverse_S, hidden_SE, out_SE,
         )  # fmt: skip
         ctx.save_for_backward(*tensors)  # to notice if one is changed before the way back
         ctx.hop, ctx.dropout = hop, dropout
-        ctx.weights = query_ED, key_HdW, value_HWd, merge_in_EJ, merge_out_EE
-        ctx.read, ctx.made = (table_RD, *read), (keep_SKH, attention_SKH, query_HQW, hidden_SE)
-        ctx.factors = query_QE, sum_HSW, joined_SJ
+        ctx.weights = query_ED, key_HdW, value_HWd, merge_in_EM, merge_out_EE
+        ctx.own_RD, ctx.read = own_RD, read
+        ctx.made = keep_SKH, attention_SKH, query_HQW, normal_SE, inverse_S, hidden_SE
+        ctx.factors = query_QE, sum_HSW, joined_SJ, normal_SE if normalize else joined_SJ
         return torch.from_numpy(out_SE)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (_, _, _, query_time, *_, time, time_bias) = ctx.saved_tensors
         hop, hidden_SE = ctx.hop, ctx.made[-1]
-        query_QE, sum_HSW, joined_SJ = ctx.factors
-        table_RD, train_time = ctx.read[0], ctx.needs_input_grad[10]
-        train_table = bool(ctx.needs_input_grad[0] and table_RD.shape[1])
+        query_QE, sum_HSW, joined_SJ, merged_SM = ctx.factors
+        own_RD, train_time = ctx.own_RD, ctx.needs_input_grad[10]
+        train_own = bool(ctx.needs_input_grad[0] and own_RD.shape[1])
         grad_SE = array_of(grads[0])
         H, S, W = sum_HSW.shape
-        E, shared = grad_SE.shape[1], not table_RD.shape[1]
-        d, T, like = E // H, len(time), np.empty_like
+        E, shared = grad_SE.shape[1], not own_RD.shape[1]
+        d, like = E // H, np.empty_like
         grad_hidden_SE, grad_joined_SJ = like(grad_SE), like(joined_SJ)
         blocks = -(-S // attention_kernels.BLOCK)
         rows = blocks if shared else S
         grad_query_QE, grad_query_HQW = like(query_QE), np.empty((H, rows, W), np.float32)
         grad_sum_HSW = like(sum_HSW)
-        grad_time_BT = functions.partial_rows(S, T if train_time else 0).numpy()
+        grad_time_BT = functions.partial_rows(S, len(time) if train_time else 0).numpy()
         grad_time_bias_BT = like(grad_time_BT)
         grad_bias_3E = np.empty((3, E), np.float32)
-        grad_query_time_ET = np.empty((E, T), np.float32)
-        grad_table_RD = like(table_RD) if train_table else table_RD[:0]
+        grad_query_time_ET = np.empty(tuple(query_time.shape), np.float32)
+        grad_own_RD = like(own_RD) if train_own else own_RD[:0]
         layer_kernels.layer_backward(
             grad_SE, *ctx.read, *ctx.weights, *ctx.made,
             np.float32(1.0 / (1.0 - ctx.dropout)), _scale(d),
             hop.neighbor_uses.indptr_R1.numpy(), hop.neighbor_uses.position_M.numpy(),
             hop.self_uses.indptr_R1.numpy(), hop.self_uses.position_M.numpy(),
             grad_hidden_SE, grad_joined_SJ, grad_sum_HSW, grad_query_HQW, grad_query_QE,
-            grad_time_BT, grad_time_bias_BT, grad_bias_3E, grad_query_time_ET, grad_table_RD,
+            grad_time_BT, grad_time_bias_BT, grad_bias_3E, grad_query_time_ET, grad_own_RD,
         )  # fmt: skip
         grad_query_bias, grad_in_bias, grad_out_bias = torch.from_numpy(grad_bias_3E).unbind()
         grad_time, grad_time_bias = None, None
         if train_time:
             grad_time = torch.from_numpy(grad_time_BT).sum(0).float()
             grad_time_bias = torch.from_numpy(grad_time_bias_BT).sum(0).float()
-            grad_time_bias -= torch.sin(time_bias) * (query_time.t() @ grad_query_bias)
+            if query_time.shape[1]:
+                grad_time_bias -= torch.sin(time_bias) * (query_time.t() @ grad_query_bias)
         if shared:
             grad_query_HQW = grad_query_HQW[:, :1]
         query_HQd = query_QE.reshape(-1, H, d).transpose(1, 0, 2)
         grad_result_HSd = grad_joined_SJ[:, :E].reshape(S, H, d).transpose(1, 0, 2)
         return (
-            torch.from_numpy(grad_table_RD) if train_table else None,
+            torch.from_numpy(grad_own_RD) if train_own else None,
             None if shared else weight_gradient(grad_query_QE, joined_SJ[:, E:]), grad_query_bias,
             torch.from_numpy(grad_query_time_ET),
             weight_gradient(query_HQd, grad_query_HQW),
             weight_gradient(sum_HSW, grad_result_HSd),
-            weight_gradient(grad_hidden_SE, joined_SJ), grad_in_bias,
+            weight_gradient(grad_hidden_SE, merged_SM), grad_in_bias,
             weight_gradient(grad_SE, hidden_SE), grad_out_bias,
-            grad_time, grad_time_bias, None, None, None, None,
+            grad_time, grad_time_bias, None, None, None, None, None, None,
         )  # fmt: skip
 
 
