@@ -111,3 +111,45 @@ def test_more_threads_than_shares(layer):
         [sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+_KERNELS = """
+from tidegraph._blocks import in_blocks
+from tidegraph._jit import kernel
+
+@kernel(block=True)
+def body(first, last, add, out):
+    for i in range(first, last):
+        out[i] += add
+
+@kernel(inner=True)
+def middle(add, out):
+    in_blocks(body, out.shape[0], 4, (add, out))
+
+@kernel()
+def one(add, out):
+    middle(add, out)
+
+@kernel()
+def other(add, out):
+    middle(add + add, out)
+"""
+
+
+def test_a_kernel_of_cached_kernels_comes_from_the_cache_itself(tmp_path):
+    """Three processes: the second compiles over what it read, the third reads that."""
+    (tmp_path / "some_kernels.py").write_text(_KERNELS)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    for name, hits in (("one", 0), ("other", 0), ("other", 1)):
+        code = (
+            "import numpy as np, some_kernels\n"
+            "out = np.zeros(9, np.int64)\n"
+            f"some_kernels.{name}(1, out)\n"
+            f"assert (out == {1 if name == 'one' else 2}).all(), out\n"
+            f"assert len(some_kernels.{name}.stats.cache_hits) == {hits}\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, (name, hits, done.returncode, done.stderr)

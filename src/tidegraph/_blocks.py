@@ -65,7 +65,9 @@ class _Needed:
         dispatcher.compile(self.arguments)
         compiled = dispatcher.overloads[self.arguments]
         name = compiled.fndesc.llvm_func_name
-        llvm.add_symbol(self.symbol, compiled.library.get_pointer_to_function(name))
+        place = compiled.library.get_pointer_to_function(name)
+        assert place, f"{self.function} has no code"
+        llvm.add_symbol(self.symbol, place)
         return compiled
 
 

@@ -119,7 +119,7 @@ def kernel(
     """
     flags: set[str] | bool = SUM_FLAGS if sums else {"contract"} if contract else False
     decorate: Any = numba.njit  # its types do not know all of these
-    decorated: Callable[[Kernel], Kernel] = decorate(
+    compiled: Callable[[Kernel], Any] = decorate(
         cache=True,
         nogil=True,
         fastmath=flags,
@@ -130,7 +130,30 @@ def kernel(
         inline="always" if inline else "never",
         pipeline_class=_Apart if block else Compiler,
     )
+
+    def decorated(function: Kernel) -> Kernel:
+        dispatcher: Kernel = compiled(function)
+        _keep_needs(dispatcher)
+        return dispatcher
+
     return decorated
+
+
+def _keep_needs(dispatcher: Any) -> None:
+    """Let a kernel from the cache tell those that take it in what its code calls by name.
+
+    Numba runs what a cached kernel needs before it is loaded (`_blocks._Needed`), and a kernel
+    hands its needs to those that are compiled over it, but only where it was compiled itself.
+    """
+    cache = dispatcher._cache._impl
+    rebuild = cache.rebuild
+
+    def rebuild_with_needs(target_context: Any, payload: Any) -> Any:
+        result = rebuild(target_context, payload)
+        result.library._reload_init.update(result.reload_init or ())
+        return result
+
+    cache.rebuild = rebuild_with_needs
 
 
 def set_threads(count: int) -> None:
