@@ -97,11 +97,12 @@ PRESETS |= {
     ),
     "jodie-enron": _patient(
         "jodie",
-        "JODIE for Enron: with dropout, and the published start of the projection",
+        "JODIE for Enron: with dropout, and the published time code and start of the projection",
         memory=100,
         time=100,
         projection="normal",
         dropout=0.1,
+        time_code="trainable",
     ),
     "dyrep-memory": _patient(
         "dyrep",
