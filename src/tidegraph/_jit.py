@@ -133,7 +133,8 @@ def kernel(
 
     def decorated(function: Kernel) -> Kernel:
         dispatcher: Kernel = compiled(function)
-        _keep_needs(dispatcher)
+        if not _config.DISABLE_JIT:  # then it is the function itself
+            _keep_needs(dispatcher)
         return dispatcher
 
     return decorated

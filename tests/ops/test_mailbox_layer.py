@@ -119,3 +119,14 @@ def test_no_seeds() -> None:
     out_SE.sum().backward()
     assert w.merge_in.grad is not None
     assert not w.merge_in.grad.any()
+
+
+def test_mails_changed_before_the_way_back_are_noticed() -> None:
+    w = layer_weights(2, 4, 9, 5, torch.float32)
+    hop = replace(tiny.random_hop(1, COUNTS, 4, 7, events=1), neighbor_uses=NO_USES)
+    hop = replace(hop, event_SK=torch.zeros_like(hop.event_SK))
+    mail_NX = torch.randn(7, 9)
+    out_SE = ops.mailbox_layer(torch.randn(7, 8), mail_NX, w, hop)
+    mail_NX[0] = 0
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out_SE.sum().backward()

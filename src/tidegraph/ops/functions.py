@@ -368,7 +368,7 @@ def _input_arrays(
 
 def _time_gradients(ctx: Any, grad_gate_MG: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the time code's parameters from those of the gates; None for a fixed code."""
-    weight_T, bias_T, weight_ih = ctx.saved_tensors
+    weight_T, bias_T, weight_ih, *_ = ctx.saved_tensors
     if not ctx.needs_input_grad[4]:
         return None, None
     grad_code_MT = product(grad_gate_MG, weight_ih[:, -len(weight_T) :])
@@ -414,7 +414,7 @@ class _GruUpdate(torch.autograd.Function):
             gates, hidden = cells.gru_gates(inputs, *weights)
             input_MI, gate_MG, hidden_MD = inputs.numpy(), gates.numpy(), hidden.numpy()
             memory_kernels.gru_forward(gate_MG, hidden_MD, memory, row_M, out_UD)
-        ctx.save_for_backward(weight_T, bias_T, weight_ih)
+        ctx.save_for_backward(weight_T, bias_T, weight_ih, memory_UD)
         ctx.mail, ctx.read = mail, (gate_MG, hidden_MD, memory, row_M)
         ctx.inputs = torch.from_numpy(input_MI)
         return torch.from_numpy(out_UD)

@@ -219,7 +219,8 @@ class _AttentionLayer(torch.autograd.Function):
             *dropout_arguments(key, dropout), _scale(d), keep_SKH, attention_SKH, query_QE,
             query_HQW, sum_HSW, joined_SJ, normal_SE, inverse_S, hidden_SE, out_SE,
         )  # fmt: skip
-        ctx.save_for_backward(*tensors)  # to notice if one is changed before the way back
+        # To notice if one is changed before the way back: mails are read where the state has them.
+        ctx.save_for_backward(*tensors, table)
         ctx.hop, ctx.dropout = hop, dropout
         ctx.weights = query_ED, key_HdW, value_HWd, merge_in_EM, merge_out_EE
         ctx.own_RD, ctx.read = own_RD, read
@@ -229,7 +230,7 @@ class _AttentionLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (_, _, _, query_time, *_, time, time_bias) = ctx.saved_tensors
+        (_, _, _, query_time, *_, time, time_bias, _) = ctx.saved_tensors
         hop, hidden_SE = ctx.hop, ctx.made[-1]
         query_QE, sum_HSW, joined_SJ, merged_SM = ctx.factors
         own_RD, train_time = ctx.own_RD, ctx.needs_input_grad[10]
@@ -243,7 +244,7 @@ class _AttentionLayer(torch.autograd.Function):
         rows = blocks if shared else S
         grad_query_QE, grad_query_HQW = like(query_QE), np.empty((H, rows, W), np.float32)
         grad_sum_HSW = like(sum_HSW)
-        grad_time_BT = functions.partial_rows(S, len(time) if train_time else 0).numpy()
+        grad_time_BT = np.empty((blocks, len(time) if train_time else 0))
         grad_time_bias_BT = like(grad_time_BT)
         grad_bias_3E = np.empty((3, E), np.float32)
         grad_query_time_ET = np.empty(tuple(query_time.shape), np.float32)

@@ -29,7 +29,7 @@ from tidegraph.ops.attention_kernels import (
     table_block,
 )
 from tidegraph.ops.dropout import fill_block, relu_block, slope_block
-from tidegraph.ops.row_kernels import add_columns, load_row, sum_blocks
+from tidegraph.ops.row_kernels import add_columns, copy_row, load_row, sum_blocks
 from tidegraph.ops.row_products import (
     JOB,
     SCRATCH,
@@ -296,13 +296,8 @@ def _shared_query_gradients(grad_query_HBW, key_HdW, scale, grad_bias_E):  # typ
     H, d, W = key_HdW.shape
     total_W = np.empty(W, np.float64)
     for h in range(H):
-        for j in range(W):
-            total_W[j] = 0
-        for block in range(grad_query_HBW.shape[1]):
-            for j in range(W):
-                total_W[j] += grad_query_HBW[h, block, j]
-        for j in range(W):
-            grad_query_HBW[h, 0, j] = total_W[j]
+        sum_blocks(grad_query_HBW[h], 0, total_W)
+        copy_row(grad_query_HBW[h, 0], total_W)
         for i in range(d):
             total = 0.0
             for j in range(W):

@@ -261,7 +261,7 @@ class _LinkScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        assert ctx.saved_tensors
+        _ = ctx.saved_tensors  # an error if one was changed
         (source_BE, target_XE, *_), row_RD = ctx.read, ctx.row_RD
         B, E = source_BE.shape
         grad_source_BE, grad_target_XE = np.empty_like(source_BE), np.empty_like(target_XE)
@@ -392,15 +392,14 @@ class _LinkLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logit_BX: Tensor) -> Tensor:
         logit = array_of(logit_BX)
-        ctx.slope = np.empty_like(logit)
-        ctx.save_for_backward(logit_BX)
-        total = _loss(logit, ctx.slope)
+        slope = np.empty_like(logit)
+        total = _loss(logit, slope)
+        ctx.save_for_backward(torch.from_numpy(slope))
         return torch.tensor(total / max(logit.size, 1), dtype=logit_BX.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        assert ctx.saved_tensors
-        slope = ctx.slope
+        slope = ctx.saved_tensors[0].numpy()
         share = grads[0].numpy() / slope.dtype.type(max(slope.size, 1))
         return (torch.from_numpy(slope * share),)
 

@@ -19,6 +19,7 @@ from tidegraph._jit import kernel
 from tidegraph.batches.prepared import Seeds
 from tidegraph.ops import functions
 from tidegraph.ops.arrays import array_of
+from tidegraph.ops.row_kernels import copy_row, sum_blocks
 
 _BLOCK = 64
 
@@ -72,12 +73,10 @@ def project_backward(  # type: ignore[no-untyped-def]
         (memory_UD, time_S, weight_D, start_D, indptr_U1, seed_X, grad_SD, grad_memory_UD,
          grad_B2D),
     )  # fmt: skip
+    total_D = np.empty(D, np.float64)
     for n in range(2):
-        for j in range(D):
-            total = 0.0
-            for block in range(grad_B2D.shape[0]):
-                total += grad_B2D[block, n, j]
-            grad_2D[n, j] = total
+        sum_blocks(grad_B2D[:, n], 0, total_D)
+        copy_row(grad_2D[n], total_D)
 
 
 @kernel()
@@ -137,7 +136,7 @@ class _TimeProjection(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        assert ctx.saved_tensors
+        _ = ctx.saved_tensors  # an error if one was changed
         memory = ctx.read[0]
         grad_memory_UD, grad_2D = (
             np.empty_like(memory),

@@ -23,6 +23,7 @@ from tidegraph.batches.prepared import Hop, Uses
 from tidegraph.batches.rows import uses_of
 from tidegraph.errors import InputError
 from tidegraph.ops import reference, segment_kernels
+from tidegraph.ops.arrays import array_of
 from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.functions import _apply, _fast
 from tidegraph.ops.segment_cuts import Cuts, cut
@@ -125,11 +126,6 @@ def _index(index_M: Tensor, edges: int, rows: int, name: str) -> np.ndarray:
     return index
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    array: np.ndarray = tensor.detach().contiguous().numpy()
-    return array
-
-
 def _cut_uses(uses: Uses | None, index_M: np.ndarray, rows: int) -> tuple[Cuts, np.ndarray]:
     if uses is None:
         uses = transpose(torch.from_numpy(index_M), rows)
@@ -154,7 +150,7 @@ class _EdgeSoftmax(torch.autograd.Function):
     def forward(ctx: Any, score_MH: Tensor, indptr_S1: Tensor) -> Tensor:
         cuts = cut(indptr_S1.numpy(), score_MH.shape[0])
         weight_MH = torch.empty_like(score_MH, memory_format=torch.contiguous_format)
-        score, weight = _array(score_MH), weight_MH.numpy()
+        score, weight = array_of(score_MH), weight_MH.numpy()
         largest_HP, total_HP, factor_HP = np.empty((3, score.shape[1], cuts.parts), score.dtype)
         segment_kernels.softmax_forward(
             cuts.block_B1, cuts.first_U1, cuts.part_U, score, weight, largest_HP, total_HP
@@ -226,7 +222,7 @@ def _weighted_sum(
     part_PGd = np.empty((cuts.parts, G, d), out_SGd.numpy().dtype)
     segment_kernels.weighted_sum(
         cuts.block_B1, cuts.segment_U, cuts.first_U1, cuts.part_U, order_M, column_M,
-        _array(weight_MH), _array(table_RGd), out_SGd.numpy(), part_PGd,
+        array_of(weight_MH), array_of(table_RGd), out_SGd.numpy(), part_PGd,
     )  # fmt: skip
     out_SZ = out_SGd.view(S, G * d).numpy()
     _merge(cuts, part_PGd.reshape(cuts.parts, G * d), out_SZ, out_SZ[:0, 0])
@@ -261,7 +257,7 @@ class _SegmentSum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_weight_MH = torch.empty_like(weight_MH, memory_format=torch.contiguous_format)
             segment_kernels.weighted_sum_weight_gradient(
-                cuts.block_B1, cuts.segment_U, cuts.first_U1, ctx.column, _array(table_RGd),
+                cuts.block_B1, cuts.segment_U, cuts.first_U1, ctx.column, array_of(table_RGd),
                 grad_SHd.numpy(), grad_weight_MH.numpy(),
             )  # fmt: skip
         if ctx.needs_input_grad[1]:
@@ -362,17 +358,17 @@ class _SegmentAttention(torch.autograd.Function):
         cuts = cut(hop.indptr_S1.numpy(), M)
         query_HSW, table_RD = query_HSW.contiguous(), table_RD.contiguous()
         ctx.arguments = (
-            _array(query_HSW),
-            _array(table_RD),
+            array_of(query_HSW),
+            array_of(table_RD),
             _index(hop.neighbor_M, M, table_RD.shape[0], "neighbor"),
             _index(hop.event_M, M, features_EF.shape[0], "event")
             if features_EF.shape[1]
             else _NONE,
-            _array(hop.delta_M),
+            array_of(hop.delta_M),
             feature_array(features_EF.detach().contiguous()),
-            _array(weight_T),
-            _array(bias_T),
-            _array(keep_MH),
+            array_of(weight_T),
+            array_of(bias_T),
+            array_of(keep_MH),
         )
         kind = ctx.arguments[0].dtype
         attention_MH, sum_HSW = query_HSW.new_empty(M, H), torch.empty_like(query_HSW)
