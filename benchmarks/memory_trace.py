@@ -1,7 +1,8 @@
 """Which index memory the sampler touches, and how often a cache would miss: exact and repeatable.
 
-The trace comes from the sampler's own source: every function of `sample_kernels` (and the helpers
-it takes from `kernels`) is compiled once more with each access to an index array written down.
+The trace comes from the sampler's own source: every kernel of `search_kernels` and `sample_kernels`
+(and the helpers they take from `kernels`) is compiled once more with each access to an index array
+written down.
 Nothing of the search is repeated here, so a changed kernel changes its trace.
 """
 
@@ -11,14 +12,17 @@ import ast
 import inspect
 from typing import Any
 
-from tidegraph.history import Neighbors, TemporalIndex, sample_kernels
+from tidegraph.history import Neighbors, TemporalIndex, sample_kernels, search_kernels
 from tidegraph.history import kernels as helpers
 
 import numba  # isort: skip  (after tidegraph, which sets the threading layer up)
 import numpy as np  # isort: skip
 
-ARRAYS = {"indptr_N1": 0, "place_Z": 1, "entries": 2, "coarse": 3}
+ARRAYS = {"indptr_N1": 0, "place_Z": 1, "entries": 2, "time_L": 3}
 """The index's arrays by parameter name; the number is the high byte of a traced address."""
+
+READERS = ("prefetch", "place_of", "_times_before")
+"""They read the index array that they are given; the third within the lines prefetched before."""
 
 TRACED_HELPERS = ("first_within",)
 """Functions of `kernels` that read index arrays themselves."""
@@ -35,11 +39,7 @@ def touch(trace, array, index, size):  # type: ignore[no-untyped-def]
 
 
 class _Tracing(ast.NodeTransformer):
-    """Give every function a last argument `trace`, and report each subscript of an index array.
-
-    `search_in_lockstep` is called with the coarse entries under the name `entries`, so the array
-    is told apart at run time: by its address.
-    """
+    """Give every function a last argument `trace`, and report each subscript of an index array."""
 
     def __init__(self, names: set[str]) -> None:
         self.names = names
@@ -56,9 +56,8 @@ class _Tracing(ast.NodeTransformer):
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name in self.names:
             node.args.append(ast.Name("trace", ast.Load()))
-        elif name in ("prefetch", "place_of"):  # they read the index array that they are given
-            array, index = node.args
-            node.args[1] = self._reported(array, index)
+        elif name in READERS:
+            node.args[1] = self._reported(node.args[0], node.args[1])
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -72,9 +71,7 @@ class _Tracing(ast.NodeTransformer):
         name = array.id if isinstance(array, ast.Name) else ""
         if name not in ARRAYS:
             raise ValueError(f"the kernels read an array that is not traced: {ast.unparse(array)}")
-        call = ast.parse(
-            f"touch(trace, array_of({name}, {ARRAYS[name]}, trace), 0, {name}.itemsize)"
-        )
+        call = ast.parse(f"touch(trace, {ARRAYS[name]}, 0, {name}.itemsize)")
         expression = call.body[0]
         assert isinstance(expression, ast.Expr)
         assert isinstance(expression.value, ast.Call)
@@ -82,25 +79,18 @@ class _Tracing(ast.NodeTransformer):
         return expression.value
 
 
-@numba.njit
-def array_of(array, number, trace):  # type: ignore[no-untyped-def]
-    """`number`, or the coarse entries' where those are passed as `entries`."""
-    return 3 if array.ctypes.data == trace[1] else number
-
-
 def traced_functions() -> dict[str, Any]:
-    """The functions of `sample_kernels`, compiled with tracing (in one thread)."""
-    tree = ast.parse(inspect.getsource(sample_kernels))
-    tree.body = [
+    """The sampler's kernels, compiled with tracing (in one thread)."""
+    functions = [
         node
-        for node in tree.body
-        if not (isinstance(node, ast.FunctionDef) and "in_blocks" in ast.unparse(node))
+        for module in (helpers, search_kernels, sample_kernels)
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list  # without one: no kernel
+        if module is not helpers or node.name in TRACED_HELPERS
+        if "in_blocks" not in ast.unparse(node)
     ]
-    wanted = ast.parse(inspect.getsource(helpers)).body
-    extra = [n for n in wanted if isinstance(n, ast.FunctionDef) and n.name in TRACED_HELPERS]
-    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)] + extra
     names = {node.name for node in functions}
-    space = vars(helpers) | vars(sample_kernels) | {"touch": touch, "array_of": array_of}
+    space = vars(helpers) | vars(search_kernels) | vars(sample_kernels) | {"touch": touch}
     for node in functions:
         space.pop(node.name, None)
     body: list[ast.stmt] = [_Tracing(names).visit(node) for node in functions]
@@ -144,18 +134,18 @@ def _trace_call(
     index: TemporalIndex, nodes: np.ndarray, times: np.ndarray, k: int, out: Neighbors
 ) -> np.ndarray:
     mode, block = index.plan_call(len(nodes))
-    trace = np.zeros(400 * len(nodes) + 2, np.int64)
-    trace[0], trace[1] = 2, index._coarse.ctypes.data
+    trace = np.zeros(400 * len(nodes) + 1, np.int64)
+    trace[0] = 1
     before, slots = np.array([helpers.NO_LIMIT]), np.empty(0, np.uint64)
     for first in range(0, len(nodes), block):
         _FUNCTIONS["sample_block"](
-            index.indptr_N1, index.place_Z, index.entries, index._coarse, nodes, times, before,
+            index.indptr_N1, index.place_Z, index.entries, *index._levels, nodes, times, before,
             slots, first, min(first + block, len(nodes)), k, np.uint64(0), mode, np.uint64(0),
             out.neighbor_SK, out.event_SK, out.delta_SK, out.time_SK, out.count_S, trace,
         )  # fmt: skip
     if trace[0] == len(trace):
         raise AssertionError("the trace is full: give it more room")
-    return trace[2 : trace[0]]
+    return trace[1 : trace[0]]
 
 
 @numba.njit

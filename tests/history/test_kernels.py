@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,3 +56,34 @@ def test_draws_stay_below_their_bound() -> None:
     for bound in (1, 2, 3, 7, 2**31, 2**32 + 1, 2**53 - 1, 2**53):
         assert below(largest, bound) == bound - 1
         assert below(np.uint64(0), bound) == 0
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float64])
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 64, 65, 511, 512, 513, 600, 4096, 4097, 40_000])
+def test_a_search_goes_down_every_level(size: int, kind: type) -> None:
+    """One node with `size` entries, asked before, at and behind each border of a level."""
+    rng = np.random.default_rng(size)
+    time = np.sort(rng.integers(0, size // 2 + 1, size)).astype(kind)  # with ties
+    # A neighbour slice on either side must not be taken for the node's own.
+    events = size + 40
+    source, target = np.full(events, 1), np.full(events, 3)
+    source[:20], source[-20:] = 0, 2
+    time = np.concatenate([np.full(20, time[0]), time, np.full(20, time[-1])])
+    index = TemporalIndex.build(source, target, time, 4, directed=True)
+    step = max(1, size // 300)
+    asked = np.unique(np.concatenate([time[::step], time[:9], time[-9:], time[-1:] + 1]))
+    nodes = np.repeat(np.arange(3, dtype=np.int32), len(asked))
+    times = np.tile(asked, 3)
+    order = rng.permutation(len(nodes))  # neighbours of one node take another way
+    for inclusive, before in ((False, None), (True, None), (False, 20 + size // 3), (True, 0)):
+        found = np.empty(len(nodes), np.int64)
+        options = {"inclusive": inclusive, "before_event": before}
+        found[order] = index.degree(nodes[order], times[order], **options)
+        side = "right" if inclusive else "left"
+        limit = events if before is None else before
+        for node in range(3):
+            own = np.flatnonzero(source == node)
+            mine = np.searchsorted(time[own[own < limit]], asked, side)
+            np.testing.assert_array_equal(found[nodes == node], mine)
+            straight = index.degree(nodes[nodes == node], asked, **options)
+            np.testing.assert_array_equal(straight, mine)

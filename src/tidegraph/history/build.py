@@ -16,6 +16,7 @@ from tidegraph.errors import InputError, SettingError
 from tidegraph.history import build_kernels, checks
 
 _MOST_CHUNKS = 8  # a chunk's counters take N words: more of them cost more than they save
+_LINE_BYTES = 64
 _SMALL = 20_000  # up to this many events or entries, waking other threads does not pay
 
 
@@ -24,6 +25,17 @@ def entry_type(time_type: np.dtype, num_events: int) -> np.dtype:
     event = np.int64 if num_events >= 2**31 else np.int32
     fields = [("time", time_type), ("event", event), ("neighbor", np.int32)]
     return np.dtype(fields, align=True)
+
+
+def empty_lines(count: int, kind: np.dtype) -> np.ndarray:
+    """An array with contents undefined that begins where a cache line begins.
+
+    >>> empty_lines(100, np.dtype(np.int64)).ctypes.data % 64
+    0
+    """
+    room = np.empty(count * kind.itemsize + _LINE_BYTES, np.uint8)
+    skip = -room.ctypes.data % _LINE_BYTES
+    return room[skip : skip + count * kind.itemsize].view(kind)
 
 
 def check_events(
@@ -117,7 +129,7 @@ def sort_by_node(
     largest = build_kernels.counts_to_positions(cursor_CN, node_Z, indptr_N1)
     if largest >= 2**31:
         raise InputError(f"One node has {largest} events; at most 2**31 - 1 are supported.")
-    entries = np.empty(indptr_N1[-1], kind)
+    entries = empty_lines(int(indptr_N1[-1]), kind)
     if chunks == 1:
         build_kernels.write_chunk(
             source, target, time, mask, 0, len(time), directed, offset, cursor_CN[0], entries
@@ -172,7 +184,7 @@ def join(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(indptr_N1, entries) of two adjacencies over the same nodes, the second one later."""
     indptr_N1 = old_N1 + new_N1
-    entries = np.empty(len(old) + len(new), new.dtype)
+    entries = empty_lines(len(old) + len(new), new.dtype)
     if len(entries) <= _SMALL:
         last = len(indptr_N1) - 1
         build_kernels.join_nodes(indptr_N1, entries, old_N1, old, new_N1, new, 0, last)

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 
 from tidegraph.errors import InputError, SettingError
-from tidegraph.history import build, checks, sample_kernels
+from tidegraph.history import build, checks, sample_kernels, search_kernels
 from tidegraph.history.kernels import NO_LIMIT
 from tidegraph.history.neighbors import Neighbors
 
@@ -61,13 +61,12 @@ class TemporalIndex:
     directed: bool
     last_time: Any = None
     place_Z: np.ndarray = field(default_factory=_BY_ID.copy)
-    _coarse: np.ndarray = field(init=False, repr=False)
+    _levels: tuple[np.ndarray, np.ndarray] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         build.check_adjacency(self.indptr_N1, self.entries, self.num_nodes, self.num_events)
         build.check_places(self.place_Z, self.num_nodes)
-        coarse = np.ascontiguousarray(self.entries[:: sample_kernels.PITCH])
-        object.__setattr__(self, "_coarse", coarse)
+        object.__setattr__(self, "_levels", search_kernels.time_levels(self.entries))
         if self.last_time is None and len(self.entries):
             object.__setattr__(self, "last_time", self.entries["time"].max())
 
@@ -303,14 +302,14 @@ class TemporalIndex:
         """How a call of so many roots runs: bits of the kernels' `mode`, and roots of a block."""
         if len(self.place_Z) and roots >= _MANY_ROOTS:
             return sample_kernels.SORTED, sample_kernels.SORTED_BLOCK
-        return 0, sample_kernels.TILE
+        return 0, search_kernels.TILE
 
     def _run(self, query: tuple[Any, ...], mode: int, k: int, key: int, out: Neighbors) -> None:
         nodes, times, before, slot, window, query_mode = query
         roots = len(nodes)
         order_mode, block = self.plan_call(roots)
         head = (
-            self.indptr_N1, self.place_Z, self.entries, self._coarse, nodes, times, before, slot,
+            self.indptr_N1, self.place_Z, self.entries, *self._levels, nodes, times, before, slot,
         )  # fmt: skip
         tail = (
             k, window, mode | query_mode | order_mode, np.uint64(key & _KEY_MASK),
