@@ -9,8 +9,8 @@ Two graphs of 20 million events and 2 million nodes, ids shuffled, times sorted 
 
 The work, from the middle of the stream: training batches (source, target and one uniformly random
 negative of consecutive events), their second hop, and ranking with 100 uniformly random
-candidates. Both orders run the same kernels, in turns; seconds are those of the whole call, the
-sorting of roots included; 10 neighbours, no edge times. "plain" is by node id, roots as given.
+candidates. Both orders run the same kernels, in turns; 10 neighbours, no edge times. "plain" is by
+node id.
 
 Misses come from a simulated last-level cache (LRU, 32 MiB, 16 ways, lines of 64 bytes; and LRU
 TLBs of 1024 pages of 4 KiB) that is fed the addresses which the sampler's own kernels touch, see

@@ -133,16 +133,14 @@ def trace_calls(
 def _trace_call(
     index: TemporalIndex, nodes: np.ndarray, times: np.ndarray, k: int, out: Neighbors
 ) -> np.ndarray:
-    mode, block = index.plan_call(len(nodes))
     trace = np.zeros(400 * len(nodes) + 1, np.int64)
     trace[0] = 1
     before, slots = np.array([helpers.NO_LIMIT]), np.empty(0, np.uint64)
-    for first in range(0, len(nodes), block):
-        _FUNCTIONS["sample_block"](
-            index.indptr_N1, index.place_Z, index.entries, *index._levels, nodes, times, before,
-            slots, first, min(first + block, len(nodes)), k, np.uint64(0), mode, np.uint64(0),
-            out.neighbor_SK, out.event_SK, out.delta_SK, out.time_SK, out.count_S, trace,
-        )  # fmt: skip
+    _FUNCTIONS["sample_block"](
+        index.indptr_N1, index.place_Z, index.entries, *index._levels, nodes, times, before, slots,
+        0, len(nodes), k, np.uint64(0), 0, np.uint64(0), out.neighbor_SK, out.event_SK,
+        out.delta_SK, out.time_SK, out.count_S, trace,
+    )  # fmt: skip
     if trace[0] == len(trace):
         raise AssertionError("the trace is full: give it more room")
     return trace[1 : trace[0]]

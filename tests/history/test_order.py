@@ -1,4 +1,4 @@
-"""The order of nodes and roots in memory: it may change speed, never an answer."""
+"""The order of nodes in memory: it may change speed, never an answer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,9 @@ from hypothesis import given, settings
 
 from history.brute import check_rows, eligible, streams
 from tidegraph.errors import InputError, SettingError, UnknownNodeError
-from tidegraph.history import Neighbors, TemporalIndex, index, sample_hops
+from tidegraph.history import Neighbors, TemporalIndex, sample_hops
 
 FIELDS = ("neighbor_SK", "event_SK", "delta_SK", "time_SK", "count_S")
-
-
-@pytest.fixture(autouse=True)
-def sort_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small calls too, or these tests would compare the plain path with itself."""
-    monkeypatch.setattr(index, "_MANY_ROOTS", 0)
 
 
 def assert_equal(one: Neighbors, other: Neighbors) -> None:
@@ -42,7 +36,7 @@ def random_roots(roots: int, nodes: int, events: int) -> tuple[np.ndarray, np.nd
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_sorted_roots_equal_brute_force(data: st.DataObject) -> None:
+def test_ordered_nodes_equal_brute_force(data: st.DataObject) -> None:
     stream = data.draw(streams())
     found = TemporalIndex.build(
         np.array(stream.source, np.int32),

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _NO_LIMIT = np.array([NO_LIMIT], np.int64)
 _BY_ID = np.empty(0, np.int32)
-_MANY_ROOTS = 8192  # in smaller calls, sorting the roots costs about what it brings
 _NO_SLOTS = np.empty(0, np.uint64)
 _ONE_BLOCK = 64  # up to this many roots, waking the other threads costs more than it brings
 _NO_WINDOW = {checks.INT64: np.uint64(0), checks.FLOAT64: np.float64(0)}  # unread without WINDOW
@@ -92,8 +91,8 @@ class TemporalIndex:
                 default it is entered under both endpoints, a self-loop once.
             keep: [E] bool; events where it is false are left out, and the others keep their ids.
             order: how the nodes' entries lie in memory. "plain": by node id. "locality": most
-                entries first, then by first event, and large calls search in that order: fewer
-                cache misses, not always less time. Answers never depend on it.
+                entries first, then by first event: fewer cache misses, seldom less time. Answers
+                never depend on it.
 
         Raises:
             UnknownNodeError: a node id outside `0 .. num_nodes-1`.
@@ -298,27 +297,20 @@ class TemporalIndex:
         self._run(query, sample_kernels.COUNT_ONLY, 0, 0, out)
         return counts
 
-    def plan_call(self, roots: int) -> tuple[int, int]:
-        """How a call of so many roots runs: bits of the kernels' `mode`, and roots of a block."""
-        if len(self.place_Z) and roots >= _MANY_ROOTS:
-            return sample_kernels.SORTED, sample_kernels.SORTED_BLOCK
-        return 0, search_kernels.TILE
-
     def _run(self, query: tuple[Any, ...], mode: int, k: int, key: int, out: Neighbors) -> None:
         nodes, times, before, slot, window, query_mode = query
         roots = len(nodes)
-        order_mode, block = self.plan_call(roots)
         head = (
             self.indptr_N1, self.place_Z, self.entries, *self._levels, nodes, times, before, slot,
         )  # fmt: skip
         tail = (
-            k, window, mode | query_mode | order_mode, np.uint64(key & _KEY_MASK),
+            k, window, mode | query_mode, np.uint64(key & _KEY_MASK),
             out.neighbor_SK, out.event_SK, out.delta_SK, out.time_SK, out.count_S,
         )  # fmt: skip
         if roots <= _ONE_BLOCK:
             bad = sample_kernels.sample_block(*head, 0, roots, *tail)
         else:
-            blocks = max(numba.get_num_threads(), -(-roots // block))
+            blocks = max(numba.get_num_threads(), -(-roots // search_kernels.TILE))
             bad = sample_kernels.sample_parallel(blocks, *head, *tail)
         if bad < roots:
             if 0 <= nodes[bad] < self.num_nodes:

@@ -10,25 +10,16 @@ import numpy as np
 
 from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
-from tidegraph.history.kernels import age, below, first_within, place_of, prefetch
-from tidegraph.history.search_kernels import ENTRIES, TILE, search_sorted, search_tile
+from tidegraph.history.kernels import age, below, first_within, prefetch
+from tidegraph.history.search_kernels import ENTRIES, TILE, search_tile
 from tidegraph.keys import random_bits
 
-INCLUSIVE, WINDOW, UNIFORM, PADDING, COUNT_ONLY, SORTED = 1, 2, 4, 8, 16, 32
+INCLUSIVE, WINDOW, UNIFORM, PADDING, COUNT_ONLY = 1, 2, 4, 8, 16
 """Bits of `mode`. PADDING: node -1 is an empty row instead of an error."""
-
-DIGIT = 11
-"""Bits per pass of the radix sort: its counters (16 KB) stay in the first-level cache."""
 
 AHEAD = 8
 """The twelve latest entries of the root so many places further on are prefetched (measured: a
 quarter faster)."""
-
-SORTED_BLOCK = 16_384
-"""Most roots sorted together: their search state (384 KB) stays in the second-level cache."""
-
-WORTH_SORTING = 0.9
-"""Share of different nodes from which on the order of the roots brings less than it costs."""
 
 
 @kernel(inner=True)
@@ -40,48 +31,6 @@ def first_bad_root(nodes_S, times_S, first, last, num_nodes, padding):  # type: 
         if not (known | (padding & (node == -1))):
             return s
     return len(nodes_S)
-
-
-@kernel(inner=True)
-def sort_roots(nodes_S, place_Z, first, num_nodes, order_W):  # type: ignore[no-untyped-def]
-    """Roots `first..first+W-1` in the order of their slices, ties in the given order.
-
-    A radix sort of (place, root) words by the place's bits. Padding comes first. Returns how many
-    different places there are.
-    """
-    width = len(order_W)
-    word_W = np.empty(width, np.uint64)
-    other_W = np.empty(width, np.uint64)
-    for w in range(width):
-        node = np.int64(nodes_S[first + w])
-        place = place_of(place_Z, node) if node >= 0 else np.int64(0)
-        word_W[w] = (np.uint64(place) << np.uint64(32)) | np.uint64(w)
-    start_D = np.empty(1 << DIGIT, np.int64)
-    mask = np.uint64((1 << DIGIT) - 1)
-    shift = np.uint64(32)
-    while (num_nodes - 1) >> np.int64(shift - np.uint64(32)) > 0:
-        start_D[:] = 0
-        for w in range(width):
-            start_D[(word_W[w] >> shift) & mask] += 1
-        total = np.int64(0)
-        for d in range(1 << DIGIT):
-            count = start_D[d]
-            start_D[d] = total
-            total += count
-        for w in range(width):
-            digit = (word_W[w] >> shift) & mask
-            other_W[np.uintp(start_D[digit])] = word_W[w]
-            start_D[digit] += 1
-        word_W, other_W = other_W, word_W
-        shift += np.uint64(DIGIT)
-    different = 0
-    previous = np.uint64(0xFFFFFFFF)
-    for w in range(width):
-        place_bits = word_W[w] >> np.uint64(32)
-        different += place_bits != previous
-        previous = place_bits
-        order_W[w] = first + np.int64(word_W[w] & np.uint64(0xFFFFFFFF))
-    return different
 
 
 @kernel()
@@ -180,43 +129,22 @@ def sample_block(  # type: ignore[no-untyped-def]
     `place_Z` is the place of each node's slice (nothing: its id), `time_L` and `level_D` come from
     `time_levels`. The last five arrays are the fields of `Neighbors`. A `time_SK` of width 0 is not
     written. With COUNT_ONLY only `count_S` is written, and `k` does not cap it.
-
-    With SORTED the roots are searched in the order of their slices, unless almost all nodes are
-    different. The rows are written in the given order all the same: what the searches loaded is
-    still in the cache, and scattered writes cost more than scattered reads (measured: more than
-    the order had brought).
     """
     num_nodes = len(indptr_N1) - 1
     bad = first_bad_root(nodes_S, times_S, first, last, num_nodes, (mode & PADDING) != 0)
     if bad < len(nodes_S):
         return bad
     inclusive = (mode & INCLUSIVE) != 0
-    root_W = np.arange(first, last)
-    lo_W = np.empty(last - first, np.int64)
-    end_W = np.empty(last - first, np.int64)
-    step = TILE
-    searched = False
-    if (mode & SORTED) != 0:
-        different = sort_roots(nodes_S, place_Z, first, num_nodes, root_W)
-        if different < WORTH_SORTING * (last - first):
-            step = last - first
-            searched = True
-            search_sorted(
-                indptr_N1, place_Z, entries, time_L, level_D, nodes_S, times_S, before_X, first,
-                root_W, inclusive, lo_W, end_W,
-            )  # fmt: skip
-        else:
-            root_W = np.arange(first, last)
-    for begin in range(0, last - first, step):
-        stop = min(begin + step, last - first)
-        if not searched:
-            search_tile(
-                indptr_N1, place_Z, entries, time_L, level_D, nodes_S, times_S, before_X,
-                root_W[begin:stop], inclusive, lo_W[begin:stop], end_W[begin:stop],
-            )  # fmt: skip
+    for begin in range(first, last, TILE):
+        width = min(TILE, last - begin)
+        lo_W, end_W = np.empty(width, np.int64), np.empty(width, np.int64)
+        search_tile(
+            indptr_N1, place_Z, entries, time_L, level_D, nodes_S, times_S, before_X, begin,
+            inclusive, lo_W, end_W,
+        )  # fmt: skip
         write_rows(
-            entries, times_S, slot_Z, first + begin, lo_W[begin:stop], end_W[begin:stop], k, window,
-            mode, key, neighbor_SK, event_SK, delta_SK, time_SK, count_S,
+            entries, times_S, slot_Z, begin, lo_W, end_W, k, window, mode, key, neighbor_SK,
+            event_SK, delta_SK, time_SK, count_S,
         )  # fmt: skip
     return len(nodes_S)
 

@@ -220,27 +220,27 @@ def find_near(entries, lo, hi, limit, before, near):  # type: ignore[no-untyped-
 
 @kernel(inner=True)
 def search_tile(  # type: ignore[no-untyped-def]
-    indptr_N1, place_Z, entries, time_L, level_D, nodes_S, times_S, before_X, root_W, inclusive,
+    indptr_N1, place_Z, entries, time_L, level_D, nodes_S, times_S, before_X, first, inclusive,
     lo_W, end_W,
 ):  # fmt: skip
-    """For the roots listed in `root_W`: where their node's entries begin, and its history ends.
+    """For roots `first..first+W-1`: where their node's entries begin, and its history ends.
 
     The first of neighbouring roots of one node is searched; the others' ends are mostly close to
     that one's, so they look there first and are searched only if it is not.
     """
-    width = len(root_W)
+    width = len(lo_W)
     hi_W = np.empty(width, np.int64)
     before_W = np.empty(width, np.int64)
     list_W = np.empty(width, np.int64)
     limit_W = np.empty(width, times_S.dtype)
     one_limit = len(before_X) == 1
     for n in range(width):
-        node = np.int64(nodes_S[np.uintp(root_W[np.uintp(n)])])
+        node = np.int64(nodes_S[np.uintp(first + n)])
         prefetch(indptr_N1, place_of(place_Z, max(node, 0)))
     listed = 0
     previous = np.int64(-2)
     for n in range(width):
-        w, s = np.uintp(n), np.uintp(root_W[np.uintp(n)])
+        w, s = np.uintp(n), np.uintp(first + n)
         limit_W[w] = time_limit(times_S[s], inclusive)
         before_W[w] = before_X[0] if one_limit else before_X[s]
         node = np.int64(nodes_S[s])
@@ -260,7 +260,7 @@ def search_tile(  # type: ignore[no-untyped-def]
     previous = np.int64(-2)
     for n in range(width):
         w = np.uintp(n)
-        node = np.int64(nodes_S[np.uintp(root_W[w])])
+        node = np.int64(nodes_S[np.uintp(first + n)])
         if node != previous:
             near, previous = end_W[w], node
             continue
@@ -272,24 +272,3 @@ def search_tile(  # type: ignore[no-untyped-def]
             list_W[np.uintp(far)] = n
             far += 1
     search_listed(entries, time_L, level_D, lo_W, hi_W, limit_W, before_W, end_W, list_W, far)
-
-
-@kernel(inner=True)
-def search_sorted(  # type: ignore[no-untyped-def]
-    indptr_N1, place_Z, entries, time_L, level_D, nodes_S, times_S, before_X, first, order_W,
-    inclusive, lo_W, end_W,
-):  # fmt: skip
-    """`search_tile` of roots `first..first+W-1` in the order `order_W`, tile after tile."""
-    width = len(order_W)
-    lo_T = np.empty(TILE, np.int64)
-    end_T = np.empty(TILE, np.int64)
-    for begin in range(0, width, TILE):
-        root_T = order_W[begin : min(begin + TILE, width)]
-        size = len(root_T)
-        search_tile(
-            indptr_N1, place_Z, entries, time_L, level_D, nodes_S, times_S, before_X, root_T,
-            inclusive, lo_T[:size], end_T[:size],
-        )  # fmt: skip
-        for w in range(size):
-            lo_W[np.uintp(root_T[w] - first)] = lo_T[w]
-            end_W[np.uintp(root_T[w] - first)] = end_T[w]
