@@ -104,16 +104,6 @@ def _counter(builder: Any, shared: Any, share: Any) -> Any:
     return builder.gep(counters, [ir.Constant(ir.IntType(32), 0), place])
 
 
-def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """An argument without its owner: threads that count references to one array wait in turns."""
-    if not isinstance(kind, types.Array):
-        return value
-    array = context.make_array(kind)(context, builder, value)
-    for owner in ("meminfo", "parent"):
-        setattr(array, owner, cgutils.get_null_value(getattr(array, owner).type))
-    return array._getvalue()
-
-
 class _Body:
     """void body(shares, dimensions, steps, shared): what a thread runs until no row is left.
 
@@ -145,10 +135,7 @@ class _Body:
         builder = self.builder
         rows, block, shares, size = map(self._field, (_ROWS, _BLOCK, _SHARES, _SHARE))
         packed = self._field(_ARGUMENTS)
-        given = [
-            _borrowed(self.context, builder, kind, builder.extract_value(packed, i))
-            for i, kind in enumerate(self.callee.argtypes[2:])
-        ]
+        given = [builder.extract_value(packed, i) for i in range(len(self.callee.argtypes) - 2)]
         own = builder.ptrtoint(builder.load(self.function.args[0]), _WORD)
         with cgutils.for_range(builder, shares) as loop:
             share = builder.urem(builder.add(own, loop.index), shares)

@@ -25,9 +25,14 @@ import torch  # isort: skip
 if "numba" not in sys.modules and os.environ.get("OMP_NUM_THREADS", "").isdigit():
     os.environ.setdefault("NUMBA_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 import numba  # isort: skip
-from numba.core.compiler import Compiler  # isort: skip
+from numba import types  # isort: skip
+from numba.core import cgutils as untyped, lowering, typed_passes  # isort: skip
+from numba.core.compiler import Compiler, DefaultPassBuilder  # isort: skip
+from numba.core.compiler_machinery import register_pass  # isort: skip
 
 from tidegraph.errors import SettingError  # isort: skip
+
+cgutils: Any = untyped
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -38,7 +43,7 @@ def kernel_sources() -> list[tuple[Path, bytes]]:
     return [
         (path, source)
         for path, source in found
-        if b"import kernel" in source or b"import intrinsic" in source
+        if b"import kernel" in source or b"import intrinsic" in source or path.name == "_jit.py"
     ]
 
 
@@ -88,12 +93,64 @@ SUM_FLAGS = {"reassoc", "contract", "nsz", "arcp"}
 Kernel = Callable[..., Any]
 
 
-class _Apart(Compiler):
+def _may_hand_out(kind: Any) -> bool:
+    """Whether a result of this type may be an array."""
+    if isinstance(kind, types.BaseTuple):
+        return any(_may_hand_out(part) for part in kind)
+    return not isinstance(kind, types.NoneType | types.Number | types.Boolean)
+
+
+class _Lower(lowering.Lower):
+    """Takes array arguments without their owners.
+
+    The caller holds the arrays while the call lasts. Numba counts a reference all the same wherever
+    one is handed on, also in inner loops: two calls and two atomic additions each time. Where no
+    owner is known there is nothing to count, and the compiler strikes it out.
+    """
+
+    def extract_function_arguments(self) -> Any:
+        values = super().extract_function_arguments()  # type: ignore[no-untyped-call]
+        kinds = self.fndesc.argtypes
+        if not _may_hand_out(self.fndesc.restype):
+            values = [self._borrowed(k, v) for k, v in zip(kinds, values, strict=True)]
+        self.fnargs = values
+        return values
+
+    def _borrowed(self, kind: Any, value: Any) -> Any:
+        if not isinstance(kind, types.Array):
+            return value
+        array = self.context.make_array(kind)(self.context, self.builder, value)
+        for owner in ("meminfo", "parent"):
+            setattr(array, owner, cgutils.get_null_value(getattr(array, owner).type))
+        return array._getvalue()
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)  # type: ignore[no-untyped-call]
+class _Lowering(typed_passes.NativeLowering):
+    _name = "tidegraph_lowering"
+
+    @property
+    def lowering_class(self) -> type:
+        return _Lower
+
+
+class _Compiler(Compiler):
+    def define_pipelines(self) -> Any:
+        pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)  # type: ignore[no-untyped-call]
+        pipeline.passes = [
+            (_Lowering if step is typed_passes.NativeLowering else step, name)
+            for step, name in pipeline.passes
+        ]
+        pipeline.finalize()
+        return [pipeline]
+
+
+class _Apart(_Compiler):
     """Compiles functions whose array arguments do not overlap: their loops can be vectorised."""
 
     def define_pipelines(self) -> Any:
         self.state.flags.noalias = True
-        return super().define_pipelines()  # type: ignore[no-untyped-call]
+        return super().define_pipelines()
 
 
 def kernel(
@@ -128,7 +185,7 @@ def kernel(
         no_cpython_wrapper=inner or block,
         no_cfunc_wrapper=True,
         inline="always" if inline else "never",
-        pipeline_class=_Apart if block else Compiler,
+        pipeline_class=_Apart if block else _Compiler,
     )
 
     def decorated(function: Kernel) -> Kernel:
