@@ -10,7 +10,8 @@ Two graphs of 20 million events and 2 million nodes, ids shuffled, times sorted 
 The work, from the middle of the stream: training batches (source, target and one uniformly random
 negative of consecutive events), their second hop, and ranking with 100 uniformly random
 candidates. Both orders run the same kernels, in turns; 10 neighbours, no edge times. "plain" is by
-node id.
+node id. "one by one" is what the kernels' layout and order of work are worth: on the plain index,
+each root by itself, a binary search over its node's entries, then the copy.
 
 Misses come from a simulated last-level cache (LRU, 32 MiB, 16 ways, lines of 64 bytes; and LRU
 TLBs of 1024 pages of 4 KiB) that is fed the addresses which the sampler's own kernels touch, see
@@ -31,11 +32,12 @@ from memory_trace import count_misses, trace_calls
 from sampler import zipf_nodes
 
 from tidegraph.history import Neighbors, TemporalIndex
+from tidegraph.history.kernels import NO_LIMIT, count_before
 
 import numba  # isort: skip  (after tidegraph, which sets the threading layer up)
 import numpy as np  # isort: skip
 
-ORDERS = ("plain", "locality")
+WAYS = ("one by one", "plain", "locality")
 Call = tuple[np.ndarray, np.ndarray]
 
 
@@ -110,7 +112,22 @@ def make_work(index: TemporalIndex, stream: Stream, roots: int) -> dict[str, lis
     }
 
 
-def million_per_second(index: TemporalIndex, calls: list[Call]) -> float:
+@numba.njit(parallel=True, error_model="numpy")
+def sample_one_by_one(indptr_N1, entries, nodes_S, times_S, k, neighbor_SK, event_SK, delta_SK):  # type: ignore[no-untyped-def]
+    """What `TemporalIndex.sample` finds, by a search of its own for each root."""
+    for s in numba.prange(len(nodes_S)):
+        lo, hi = indptr_N1[nodes_S[s]], indptr_N1[nodes_S[s] + 1]
+        end = count_before(entries, lo, hi, times_S[s], NO_LIMIT, False)
+        start = max(lo, end - k)
+        for i in range(k):
+            found = start + i < end
+            entry = entries[start + i if found else 0]
+            neighbor_SK[s, i] = entry.neighbor if found else -1
+            event_SK[s, i] = entry.event if found else -1
+            delta_SK[s, i] = np.float32(times_S[s] - entry.time) if found else 0
+
+
+def million_per_second(index: TemporalIndex, calls: list[Call], one_by_one: bool) -> float:
     kind = index.entries.dtype
     most = max(len(nodes) for nodes, _ in calls)
     room = Neighbors.empty(most, 10, kind["event"], kind["time"], edge_times=False)
@@ -125,40 +142,57 @@ def million_per_second(index: TemporalIndex, calls: list[Call]) -> float:
             room.time_SK[:n],
             room.count_S[:n],
         )
-        index.sample(nodes, times, 10, edge_times=False, out=out)
+        if one_by_one:
+            rows = (out.neighbor_SK, out.event_SK, out.delta_SK)
+            sample_one_by_one(index.indptr_N1, index.entries, nodes, times, 10, *rows)
+        else:
+            index.sample(nodes, times, 10, edge_times=False, out=out)
         total += n
     return total / (time.perf_counter() - start) / 1e6
 
 
+def check_one_by_one(index: TemporalIndex, nodes: np.ndarray, times: np.ndarray) -> None:
+    """Both ways must find the same."""
+    fast, plain = (index.sample(nodes, times, 10, edge_times=False) for _ in range(2))
+    rows = (plain.neighbor_SK, plain.event_SK, plain.delta_SK)
+    for row in rows:
+        row.fill(7)
+    sample_one_by_one(index.indptr_N1, index.entries, nodes, times, 10, *rows)
+    for name in ("neighbor_SK", "event_SK", "delta_SK"):
+        if not np.array_equal(getattr(fast, name), getattr(plain, name)):
+            raise AssertionError(f"the two ways found another {name}")
+
+
 def measure(name: str, stream: Stream, arguments: argparse.Namespace) -> list[dict[str, object]]:
     indexes, built = {}, {}
-    for order in ORDERS:
+    for order in ("plain", "locality"):
         start = time.perf_counter()
         indexes[order] = TemporalIndex.build(
             stream.source, stream.target, stream.time, stream.num_nodes, order=order
         )
         built[order] = time.perf_counter() - start
+    indexes["one by one"], built["one by one"] = indexes["plain"], built["plain"]
     rows = []
     for work, calls in make_work(indexes["plain"], stream, arguments.roots).items():
-        rates: dict[str, list[float]] = {order: [] for order in ORDERS}
-        for _ in range(arguments.repeats):
-            for order in ORDERS:
-                rates[order].append(million_per_second(indexes[order], calls))
-        pairs = zip(rates["locality"], rates["plain"], strict=True)
-        gain = statistics.median(fast / slow for fast, slow in pairs)
-        for order in ORDERS:
+        check_one_by_one(indexes["plain"], *calls[0])
+        rates: dict[str, list[float]] = {way: [] for way in WAYS}
+        for number in range(arguments.repeats):
+            for way in WAYS if number % 2 else WAYS[::-1]:
+                rates[way].append(million_per_second(indexes[way], calls, way == "one by one"))
+        for way in WAYS:
+            pairs = zip(rates[way], rates["plain"], strict=True)
             row = {
                 "graph": name,
                 "work": work,
                 "roots_per_call": len(calls[0][0]),
-                "order": order,
-                "build_s": round(built[order], 2),
-                "median": round(statistics.median(rates[order]), 2),
-                "best": round(max(rates[order]), 2),
-                "gain": round(gain, 2) if order == "locality" else 1.0,
+                "order": way,
+                "build_s": round(built[way], 2),
+                "median": round(statistics.median(rates[way]), 2),
+                "best": round(max(rates[way]), 2),
+                "gain": round(statistics.median(fast / slow for fast, slow in pairs), 2),
             }
-            if arguments.misses:
-                row |= simulate(indexes[order], calls)
+            if arguments.misses and way != "one by one":
+                row |= simulate(indexes[way], calls)
             rows.append(row)
             print(line(row), flush=True)
     return rows
@@ -178,7 +212,7 @@ def simulate(index: TemporalIndex, calls: list[Call], most: int = 360_000) -> di
 
 
 def line(row: dict[str, object]) -> str:
-    cells = [f"{row['graph']:6} {row['work']:20} {row['roots_per_call']:>8} {row['order']:>9}"]
+    cells = [f"{row['graph']:6} {row['work']:20} {row['roots_per_call']:>8} {row['order']:>10}"]
     cells += [f"{row['median']:>8} {row['best']:>8} {row['gain']:>6} {row['build_s']:>8}"]
     if "misses_per_root" in row:
         cells.append(
@@ -201,7 +235,7 @@ def main() -> None:
     arguments = parser.parse_args()
     numba.set_num_threads(arguments.threads)
     print(
-        f"{'graph':6} {'work':20} {'roots':>8} {'order':>9} {'M/s':>8} {'best':>8} {'gain':>6} "
+        f"{'graph':6} {'work':20} {'roots':>8} {'order':>10} {'M/s':>8} {'best':>8} {'gain':>6} "
         f"{'build s':>8} {'touches':>8} {'misses':>8} {'TLB':>8}   (the last three per root)"
     )
     makers = {"zipf": zipf_stream, "lives": lives_stream}

@@ -95,8 +95,8 @@ Kernel = Callable[..., Any]
 
 def _may_hand_out(kind: Any) -> bool:
     """Whether a result of this type may be an array."""
-    if isinstance(kind, types.BaseTuple):
-        return any(_may_hand_out(part) for part in kind)
+    if isinstance(kind, types.Tuple | types.UniTuple):
+        return any(map(_may_hand_out, kind.types))
     return not isinstance(kind, types.NoneType | types.Number | types.Boolean)
 
 
