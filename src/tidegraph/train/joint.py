@@ -32,9 +32,10 @@ from tidegraph.train.stages import StageTimes
 from tidegraph.train.stream import Stream
 
 JOINT_BYTES = 160 << 20
-"""Bytes of prepared batches, state rows and embeddings that are scored together, about. The
-largest array is then below 32 MiB: such memory stays with the process, while larger pieces come from
-the system each time, page by page (measured: with 256 MiB scoring takes a tenth longer)."""
+"""Bytes of prepared batches, state rows and embeddings that are scored together, about.
+
+The largest array is then below 32 MiB: such memory stays with the process, while larger pieces come
+from the system each time, page by page (measured: with 256 MiB scoring takes a tenth longer)."""
 
 WIDEST_FEATURES = 1024
 """Columns of event features; wider ones are scored batch by batch."""
