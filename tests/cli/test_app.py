@@ -12,6 +12,7 @@ import pytest
 
 import tidegraph as tg
 from command import COLUMNS, cli, write_table
+from tidegraph.cli import app
 from tidegraph.cli.app import COMMANDS, spread
 from tidegraph.cli.flags import flag_type, flags_for
 from tidegraph.cli.settings import Setting, merge, settings_of
@@ -214,3 +215,15 @@ class TestCache:
         monkeypatch.setenv("TIDEGRAPH_CACHE", str(here / "nowhere"))
         assert cli("datasets", "--clean").out.startswith("0 of 0 removed")
         assert not list(here.iterdir())
+
+
+def test_ctrl_c_while_libraries_load_ends_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app.importlib, "import_module", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        app.main(["train"])
+    assert stopped.value.code == 130

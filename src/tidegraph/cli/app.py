@@ -66,7 +66,11 @@ class Interrupted(KeyboardInterrupt):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with 0, 2 (an error to mend), 130 (Ctrl-C) or a traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    build_app(given)(spread(given), prog_name="tidegraph")
+    try:
+        app = build_app(given)  # loads libraries, for seconds
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    app(spread(given), prog_name="tidegraph")
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:

@@ -12,7 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from tidegraph.errors import InputError, SettingError
+from tidegraph.errors import InputError
 from tidegraph.history import build_kernels, checks
 
 _MOST_CHUNKS = 8  # a chunk's counters take N words: more of them cost more than they save
@@ -47,8 +47,7 @@ def check_events(
     time_type: np.dtype | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The columns as the build kernels take them: int32, int32, int64 or float64, bool."""
-    if num_nodes < 0 or num_nodes >= 2**31:
-        raise SettingError(f"num_nodes is {num_nodes}, expected 0 to 2**31 - 1.")
+    checks.as_count(num_nodes, "num_nodes")
     if time_type is None:
         untyped = not isinstance(time, np.ndarray) and len(time) == 0
         is_float = np.asarray(time).dtype.kind == "f" and not untyped
@@ -202,11 +201,11 @@ def check_adjacency(
     Raises:
         InputError: wrong shapes or types, or a node whose entries are not sorted by (time, event).
     """
-    names = entries.dtype.names or ()
-    if names != ("time", "event", "neighbor") or entries.dtype not in _entry_types():
+    if entries.dtype not in _entry_types() or entries.ndim != 1:
         raise InputError(
-            f"entries has type {entries.dtype}, expected records (time: int64 or float64, event: "
-            "int32 or int64, neighbor: int32); tidegraph.history.entry_type makes the type."
+            f"entries has shape {entries.shape} and type {entries.dtype}, expected a vector of "
+            "records (time: int64 or float64, event: int32 or int64, neighbor: int32); "
+            "tidegraph.history.entry_type makes the type."
         )
     if indptr_N1.dtype != np.int64 or indptr_N1.shape != (num_nodes + 1,):
         raise InputError(

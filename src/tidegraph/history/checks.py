@@ -15,6 +15,7 @@ import numpy as np
 from tidegraph.errors import InputError, SettingError, UnknownNodeError
 
 INT32, INT64, FLOAT64 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float64)
+_KEY_MASK = (1 << 64) - 1
 EXACT_FLOAT = 2**53
 """Below this magnitude every integer is a float64; above, a float may have been rounded."""
 
@@ -87,7 +88,8 @@ def _float_to_int(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _to_float(array: np.ndarray, name: str) -> np.ndarray:
-    result = array.astype(FLOAT64)
+    with np.errstate(over="ignore"):
+        result = array.astype(FLOAT64)
     if array.dtype.kind in "iu":
         inexact = np.abs(result) >= EXACT_FLOAT
         if inexact.any():
@@ -95,6 +97,14 @@ def _to_float(array: np.ndarray, name: str) -> np.ndarray:
             raise InputError(
                 f"{name}[{row}] is the integer {array[row]}, which float64 may not hold exactly, "
                 "and the index keeps float64 times. Build the index with int64 times."
+            )
+    elif array.dtype.itemsize > FLOAT64.itemsize:
+        rounded = (result != array) & ~np.isnan(array)
+        if rounded.any():
+            row = int(np.flatnonzero(rounded)[0])
+            raise InputError(
+                f"{name}[{row}] is {array[row]!r}, which float64 does not hold exactly, and the "
+                "index keeps float64 times."
             )
     return result
 
@@ -105,10 +115,32 @@ def as_fanout(k: Any) -> int:
         value = -2 if isinstance(k, bool) else operator.index(k)
     except TypeError:
         value = -2
-    if value == 0 or value < -1:
+    if value == 0 or value < -1 or value >= 2**31:
         raise SettingError(
-            f"k is {k!r}: expected how many neighbours to take, 1 or more, or -1 for all of them."
+            f"k is {k!r}: expected how many neighbours to take, 1 to 2**31 - 1, or -1 for all of "
+            "them."
         )
+    return value
+
+
+def as_key(key: Any) -> int:
+    """`key` as a number of 64 bits."""
+    try:
+        return operator.index(key) & _KEY_MASK
+    except TypeError:
+        raise SettingError(
+            f"key is {key!r}: expected an integer, as tidegraph.keys.make_key gives."
+        ) from None
+
+
+def as_count(count: Any, name: str) -> int:
+    """A number of things as an int."""
+    try:
+        value = -1 if isinstance(count, bool) else operator.index(count)
+    except TypeError:
+        value = -1
+    if not 0 <= value < 2**31:
+        raise SettingError(f"{name} is {count!r}, expected 0 to 2**31 - 1.")
     return value
 
 
@@ -133,6 +165,8 @@ def as_limits(before_event: Any, roots: int, no_limit: np.ndarray) -> np.ndarray
     array = np.asarray(before_event)
     if array.dtype.kind not in "iu":
         raise InputError(f"before_event holds {array.dtype} values, expected event ids (integers).")
+    if array.dtype.kind == "u":  # no event has such a number: nothing is left out
+        array = np.minimum(array, np.iinfo(np.int64).max)
     if array.ndim == 0:
         return array.astype(INT64).reshape(1)
     if array.shape != (roots,):
@@ -154,3 +188,9 @@ def as_slots(slot_S: Any, roots: int, default: np.ndarray) -> np.ndarray:
             "a number that identifies each root."
         )
     return np.ascontiguousarray(array).astype(np.uint64, copy=False)
+
+
+def writable(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy if it is read-only: to compiled code that is a type of its own, which
+    would be compiled first, for seconds."""
+    return array if array.flags.writeable else array.copy()

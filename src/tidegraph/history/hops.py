@@ -56,7 +56,7 @@ def sample_hops(
     """
     if not len(fanouts):
         raise SettingError("fanouts is empty: expected the number of neighbours for each hop.")
-    nodes, times, limit = nodes_S, times_S, before_event
+    nodes, times, limit, key = nodes_S, times_S, before_event, checks.as_key(key)
     slots = np.arange(len(nodes), dtype=np.uint64) if slot_S is None else slot_S
     slots = checks.as_slots(slots, len(nodes), slots)
     hops: list[Neighbors] = []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 
-from tidegraph.errors import InputError, SettingError
+from tidegraph.errors import InputError, SettingError, UnknownNodeError
 from tidegraph.history import build, checks, sample_kernels, search_kernels
 from tidegraph.history.kernels import NO_LIMIT
 from tidegraph.history.neighbors import Neighbors
@@ -28,7 +28,6 @@ _BY_ID = np.empty(0, np.int32)
 _NO_SLOTS = np.empty(0, np.uint64)
 _ONE_BLOCK = 64  # up to this many roots, waking the other threads costs more than it brings
 _NO_WINDOW = {checks.INT64: np.uint64(0), checks.FLOAT64: np.float64(0)}  # unread without WINDOW
-_KEY_MASK = (1 << 64) - 1
 _ORDERS = ("plain", "locality")
 _STRATEGIES = {"recent": 0, "uniform": sample_kernels.UNIFORM}
 
@@ -190,6 +189,8 @@ class TemporalIndex:
         >>> index.entries_of(0)["neighbor"].tolist()
         [1, 2]
         """
+        if not 0 <= node < self.num_nodes:
+            raise UnknownNodeError(f"node {node}: the index has nodes 0 to {self.num_nodes - 1}.")
         place = int(self.place_Z[node]) if len(self.place_Z) else node
         return self.entries[self.indptr_N1[place] : self.indptr_N1[place + 1]]
 
@@ -237,7 +238,7 @@ class TemporalIndex:
         if strategy not in _STRATEGIES:
             known = " or ".join(f'"{name}"' for name in _STRATEGIES)
             raise SettingError(f"strategy is {strategy!r}, expected {known}.")
-        k = checks.as_fanout(k)
+        k, key = checks.as_fanout(k), checks.as_key(key)
         query = self._query(nodes_S, times_S, window, inclusive, before_event, slot_S, padding)
         roots = len(query[0])
         if k == -1:
@@ -288,7 +289,8 @@ class TemporalIndex:
             mode |= sample_kernels.WINDOW
         limit = _NO_WINDOW[time_type] if window is None else checks.as_window(window, time_type)
         before = checks.as_limits(before_event, len(nodes), _NO_LIMIT)
-        return nodes, times, before, checks.as_slots(slot, len(nodes), _NO_SLOTS), limit, mode
+        slots = checks.as_slots(slot, len(nodes), _NO_SLOTS)
+        return *map(checks.writable, (nodes, times, before, slots)), limit, mode
 
     def _count(self, query: tuple[Any, ...]) -> np.ndarray:
         room = Neighbors.empty(0, 0, self.entries.dtype["event"], self.entries.dtype["time"])
@@ -304,7 +306,7 @@ class TemporalIndex:
             self.indptr_N1, self.place_Z, self.entries, *self._levels, nodes, times, before, slot,
         )  # fmt: skip
         tail = (
-            k, window, mode | query_mode, np.uint64(key & _KEY_MASK),
+            k, window, mode | query_mode, np.uint64(key),
             out.neighbor_SK, out.event_SK, out.delta_SK, out.time_SK, out.count_S,
         )  # fmt: skip
         if roots <= _ONE_BLOCK:
@@ -318,6 +320,8 @@ class TemporalIndex:
             raise checks.unknown_node("nodes_S", bad, int(nodes[bad]), self.num_nodes)
 
     def _check_out(self, out: Neighbors, roots: int, k: int, edge_times: bool) -> None:
+        if not isinstance(out, Neighbors):
+            raise InputError(f"out is {type(out).__name__}, expected Neighbors (Neighbors.empty).")
         kind = self.entries.dtype
         for name, array, shape, dtype in (
             ("neighbor_SK", out.neighbor_SK, (roots, k), checks.INT32),
@@ -326,8 +330,8 @@ class TemporalIndex:
             ("time_SK", out.time_SK, (roots, k if edge_times else 0), kind["time"]),
             ("count_S", out.count_S, (roots,), checks.INT32),
         ):
-            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+            if array.shape != shape or array.dtype != dtype or not array.flags.carray:
                 raise InputError(
                     f"out.{name} has shape {array.shape} and type {array.dtype}, expected a "
-                    f"contiguous array of shape {shape} and type {dtype}."
+                    f"contiguous, writable array of shape {shape} and type {dtype}."
                 )

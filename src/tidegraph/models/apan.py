@@ -178,14 +178,7 @@ class APAN(TemporalModel):
         assert ends is not None
         assert delivery is not None
         seed_SD = encoded.seed_SD.detach()
-        B = batch.size
-        sum_BD = seed_SD[batch.root_R[:B].long()] + seed_SD[batch.root_R[B : 2 * B].long()]
-        feature_BF = seed_SD.new_empty(B, 0)
-        if batch.features.shape[1]:  # without features the table has no row for each event
-            feature_BF = batch.features.index_select(0, delivery.feature_B).to(seed_SD.dtype)
-        mail_VX = ops.segment_mean(
-            torch.cat([sum_BD, feature_BF], dim=1), delivery.event_X, delivery.indptr_V1
-        )
+        mail_VX = ops.delivered_mails(seed_SD, batch.root_R, batch.features, delivery)
         time_V = delivery.time_V.view(torch.int64)
         push = RingPush("mail_count", delivery.node_V, {"mail": mail_VX, "mail_time": time_V})
         return RowWrite("memory", writes.node_W, seed_SD.index_select(0, ends.seed_W)), push

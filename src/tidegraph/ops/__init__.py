@@ -10,6 +10,7 @@ from tidegraph.ops.functions import (
 )
 from tidegraph.ops.layer import LayerWeights, attention_layer, attention_rows, mailbox_layer
 from tidegraph.ops.links import link_loss, link_scores
+from tidegraph.ops.mails import delivered_mails
 from tidegraph.ops.products import linear, use_precision, use_scoring
 from tidegraph.ops.projection import normalized_gaps, time_projection
 from tidegraph.ops.segment import (
@@ -28,6 +29,7 @@ __all__ = [
     "RaggedHop",
     "attention_layer",
     "attention_rows",
+    "delivered_mails",
     "edge_softmax",
     "gather_rows",
     "linear",
