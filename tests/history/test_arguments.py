@@ -77,7 +77,7 @@ def _sampler_forms() -> list[Any]:
 
 
 def test_entries_must_be_a_vector(index: TemporalIndex) -> None:
-    with pytest.raises(InputError, match=r"entries has shape \(8, 1\)"):
+    with pytest.raises(InputError, match=r"entries has type .* and shape \(8, 1\)"):
         replace(index, entries=index.entries.reshape(-1, 1))
 
 

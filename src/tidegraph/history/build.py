@@ -203,7 +203,7 @@ def check_adjacency(
     """
     if entries.dtype not in _entry_types() or entries.ndim != 1:
         raise InputError(
-            f"entries has shape {entries.shape} and type {entries.dtype}, expected a vector of "
+            f"entries has type {entries.dtype} and shape {entries.shape}, expected a vector of "
             "records (time: int64 or float64, event: int32 or int64, neighbor: int32); "
             "tidegraph.history.entry_type makes the type."
         )
