@@ -128,6 +128,18 @@ def _step_back(entries, lo, end, before):  # type: ignore[no-untyped-def]
     return base
 
 
+@kernel(inline=True)
+def _ask_for(time_L, entries, level, start, begin, stop):  # type: ignore[no-untyped-def]
+    """Prefetch places `begin..stop-1` of a level that starts at `start`."""
+    if level > 0:
+        prefetch(time_L, start + begin)
+        prefetch(time_L, start + stop - 1)
+    else:
+        while begin < stop:
+            prefetch(entries, begin)
+            begin += ENTRIES
+
+
 @kernel(inner=True)
 def search_listed(  # type: ignore[no-untyped-def]
     entries, time_L, level_D, lo_W, hi_W, limit_W, before_W, end_W, list_W, listed
@@ -162,13 +174,7 @@ def search_listed(  # type: ignore[no-untyped-def]
             i = np.uintp(n)
             begin, stop = _at_level(lo_I[i], level), _at_level(hi_I[i], level)
             begin_I[i], stop_I[i] = begin, stop
-            if level > 0:
-                prefetch(time_L, start + begin)
-                prefetch(time_L, start + stop - 1)
-            else:
-                while begin < stop:
-                    prefetch(entries, begin)
-                    begin += ENTRIES
+            _ask_for(time_L, entries, level, start, begin, stop)
         begun = upto_D[level + 1]
         if level == 0:
             break
@@ -181,13 +187,7 @@ def search_listed(  # type: ignore[no-untyped-def]
             begin = max(_at_level(lo_I[i], below), ((place - 1) << BITS) + 1)
             stop = min(_at_level(hi_I[i], below), place << BITS)
             begin_I[i], stop_I[i] = begin, stop
-            if level > 1:
-                prefetch(time_L, next_start + begin)
-                prefetch(time_L, next_start + stop - 1)
-            else:
-                while begin < stop:
-                    prefetch(entries, begin)
-                    begin += ENTRIES
+            _ask_for(time_L, entries, below, next_start, begin, stop)
     for n in range(listed):
         i = np.uintp(n)
         end, limit = begin_I[i], limit_I[i]
@@ -255,7 +255,7 @@ def search_tile(  # type: ignore[no-untyped-def]
     search_listed(entries, time_L, level_D, lo_W, hi_W, limit_W, before_W, end_W, list_W, listed)
     if listed == width:
         return
-    far, listed = 0, 0
+    far = 0
     near = np.int64(0)
     previous = np.int64(-2)
     for n in range(width):

@@ -30,8 +30,8 @@ def _mail_block(  # type: ignore[no-untyped-def]
         for j in range(mail_VM.shape[1]):
             mail_VM[v, j] = 0
         begin, stop = indptr_V1[v], indptr_V1[v + 1]
+        share = np.float32(1) / np.float32(stop - begin)
         for x in range(begin, stop):
-            share = np.float32(1) / np.float32(stop - begin)
             source, target = root_R[event_X[x]], root_R[B + event_X[x]]
             for j in range(D):
                 mail_VM[v, j] += share * (seed_SD[source, j] + seed_SD[target, j])
