@@ -12,7 +12,7 @@ import torch
 from tidegraph import keys
 from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
-from tidegraph.ops.dropout import dropout_arguments, keep_mask, relu_block
+from tidegraph.ops.dropout import dropout_arguments, fill_block, keep_mask, relu_block
 
 LIKE = torch.empty(0)
 
@@ -84,3 +84,23 @@ def test_relu_with_dropout_equals_relu_times_mask(probability: float) -> None:
     key, _, threshold, scale = dropout_arguments(9, probability)
     _relu_dropout(key, threshold, scale, found.view(-1).numpy())
     assert torch.equal(found, expected)
+
+
+@kernel()
+def _part(first, last, key, threshold, scale, mask, x):  # type: ignore[no-untyped-def]
+    fill_block(first, last, key, threshold, scale, mask)
+    relu_block(first, last, key, threshold, scale, x)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9])
+def test_a_part_may_begin_and_end_between_two_slots_of_one_number(first: int, count: int) -> None:
+    last = first + count
+    whole = keep_mask(9, (16,), 0.5, LIKE).numpy()
+    mask, x = np.full(16, 7, np.float32), np.full(16, 3, np.float32)
+    key, _, threshold, scale = dropout_arguments(9, 0.5)
+    _part(first, last, key, threshold, scale, mask, x)
+    assert (mask[first:last] == whole[first:last]).all()
+    assert (x[first:last] == 3 * whole[first:last]).all()
+    for untouched, value in ((mask, 7), (x, 3)):
+        assert (untouched[:first] == value).all() and (untouched[last:] == value).all()

@@ -16,7 +16,7 @@ from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.elementary import exponential
 from tidegraph.ops.feature_rows import load_features
-from tidegraph.ops.row_kernels import dots, load_row, padded, weighted_sums
+from tidegraph.ops.row_kernels import dots, expect_row, load_row, padded, weighted_sums
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
 BLOCK = 24
@@ -25,18 +25,28 @@ BLOCK = 24
 
 @kernel(inner=True)
 def _load_rows(  # type: ignore[no-untyped-def]
-    row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
+    row_KX, s, last, count_S, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
     turns_3X, limits, weight_T, bias_T,
 ):  # fmt: skip
-    """The `count` neighbours of seed s, each [table row ; features ; time code ; padding]."""
+    """The neighbours of seed s, each [table row ; features ; time code], and what is next up to
+    `last`."""
     D = table_RD.shape[1]
     F = features_EF.shape[1]
+    count = count_S[s]
     for i in range(count):
         load_row(row_KX, i, 0, table_RD, neighbor_SK[s, i])
         if F > 0:
             load_features(row_KX, i, D, features_EF, event_SK[s, i])
-    # In a loop of their own: the copies above then wait for memory several rows at a time.
+    # In a loop of their own: the copies above then wait for memory several rows at a time. While
+    # time codes are computed, the next seed's rows come in.
+    follow = s + 1
+    expected = count_S[follow] if follow < last else 0
     for i in range(count):
+        if i < expected:
+            if D > 0:
+                expect_row(table_RD, neighbor_SK[follow, i])
+            if F > 0:
+                expect_row(features_EF, event_SK[follow, i])
         time_code(row_KX, i, D + F, delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
 
 
@@ -83,7 +93,7 @@ def forward_block(  # type: ignore[no-untyped-def]
     X = padded(W)
     turns_3X = np.empty((3, X), np.float32)
     limits = split_turns(weight_T, bias_T, turns_3X)
-    row_KX = np.empty((K, X), query_HSW.dtype)
+    row_KX = np.zeros((K, X), query_HSW.dtype)
     query_HX = np.zeros((H, X), query_HSW.dtype)
     sum_HX = np.empty((H, X), query_HSW.dtype)
     weight_HK = np.empty((H, K), query_HSW.dtype)
@@ -91,7 +101,7 @@ def forward_block(  # type: ignore[no-untyped-def]
     for s in range(first, last):
         count, own = count_S[s], min(s, only)
         _load_rows(
-            row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
+            row_KX, s, last, count_S, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
             turns_3X, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):
@@ -183,7 +193,7 @@ def backward_block(  # type: ignore[no-untyped-def]
     X = padded(W)
     turns_3X = np.empty((3, X), np.float32)
     limits = split_turns(weight_T, bias_T, turns_3X)
-    row_KX = np.empty((K, X), query_HSW.dtype)
+    row_KX = np.zeros((K, X), query_HSW.dtype)
     grad_HX = np.zeros((H, X), query_HSW.dtype)
     sum_HX = np.empty((H, X), query_HSW.dtype)
     score_HK = np.empty((H, K), query_HSW.dtype)
@@ -201,7 +211,7 @@ def backward_block(  # type: ignore[no-untyped-def]
     for s in range(first, last):
         count = count_S[s]
         _load_rows(
-            row_KX, s, count, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
+            row_KX, s, last, count_S, table_RD, neighbor_SK, event_SK, delta_SK, features_EF,
             turns_3X, limits, weight_T, bias_T,
         )  # fmt: skip
         for h in range(H):

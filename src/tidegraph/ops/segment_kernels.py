@@ -290,7 +290,7 @@ def _attend_block(  # type: ignore[no-untyped-def]
     code_width = Z - table_RD.shape[1] - features_EF.shape[1]
     turns_3Z = np.empty((3, padded(code_width)), np.float32)
     limits = split_turns(weight_T, bias_T, turns_3Z)
-    row_KZ = np.empty((PIECE, Z), query_HSW.dtype)
+    row_KZ = np.zeros((PIECE, Z), query_HSW.dtype)
     query_Z = np.zeros(Z, query_HSW.dtype)
     sum_Z = np.empty(Z, query_HSW.dtype)
     dropout = keep_MH.shape[0] > 0
@@ -378,7 +378,7 @@ def _attend_backward_block(  # type: ignore[no-untyped-def]
     code_width = Z - table_RD.shape[1] - features_EF.shape[1]
     turns_3Z = np.empty((3, padded(code_width)), np.float32)
     limits = split_turns(weight_T, bias_T, turns_3Z)
-    row_KZ = np.empty((PIECE, Z), query_HSW.dtype)
+    row_KZ = np.zeros((PIECE, Z), query_HSW.dtype)
     query_HZ = np.zeros((H, Z), query_HSW.dtype)
     grad_HZ = np.zeros((H, Z), query_HSW.dtype)
     sum_Z = np.empty(Z, query_HSW.dtype)

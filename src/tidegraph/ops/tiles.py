@@ -171,44 +171,24 @@ def _copy_numbers(typing_context: Any, to: Any, start: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-_CHUNK = 4  # vectors of a row that stay in registers, for each of two sums
+_LINE = 64  # bytes that come into the cache together
 
 
 @intrinsic
-def _sum_rows(
-    typing_context: Any, first: Any, second: Any, rows: Any, row_bytes: Any, count: Any, out: Any,
-    out_row: Any, chunks: Any,
-) -> Any:  # fmt: skip
+def _prefetch_bytes(typing_context: Any, start: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        first, second, rows, row_bytes, count, out, out_row, chunks = args
-        lanes = ir.VectorType(_FLOAT, _EIGHT)
-        size = 4 * _EIGHT
-        with cgutils.for_range(builder, chunks) as chunk:
-            column = builder.mul(chunk.index, word(_CHUNK * size))
-            zero = ir.Constant(lanes, [0.0] * _EIGHT)
-            sums = [[cgutils.alloca_once(builder, lanes) for _ in range(_CHUNK)] for _ in range(2)]
-            for total in (*sums[0], *sums[1]):
-                builder.store(zero, total)
-            with cgutils.for_range(builder, count) as loop:
-                place = builder.mul(loop.index, word(4))
-                start = builder.add(builder.mul(loop.index, row_bytes), column)
-                row = [
-                    builder.load(pointer(builder, lanes, rows, start, word(size * v)), align=4)
-                    for v in range(_CHUNK)
-                ]
-                for weight, totals in zip((first, second), sums, strict=True):
-                    number = builder.load(pointer(builder, _FLOAT, weight, place))
-                    factor = spread(builder, lanes, number)
-                    for value, total in zip(row, totals, strict=True):
-                        added = multiply_add(builder, lanes, factor, value, builder.load(total))
-                        builder.store(added, total)
-            for to, totals in zip((out, builder.add(out, out_row)), sums, strict=True):
-                for v, total in enumerate(totals):
-                    place = pointer(builder, lanes, to, column, word(size * v))
-                    builder.store(builder.load(total), place, align=4)
+        start, count = args
+        number, byte = ir.IntType(32), ir.IntType(8)
+        kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        lines = builder.sdiv(builder.add(count, word(_LINE - 1)), word(_LINE))
+        with cgutils.for_range(builder, lines) as loop:
+            place = pointer(builder, byte, start, builder.mul(loop.index, word(_LINE)))
+            builder.call(prefetch, [place, read, keep, data])
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 8), codegen
+    return types.void(types.int64, types.int64), codegen
 
 
 # Which of two vectors' numbers (0 to 7, 8 to 15) each step of the 8 by 8 transpose takes.
@@ -286,12 +266,8 @@ store: Any = _store
 copy_numbers: Any = _copy_numbers
 """copy_numbers(to, start, count): `count` float32, by vectors of which the last two may overlap."""
 
-sum_rows: Any = _sum_rows
-"""sum_rows(first, second, rows, row_bytes, count, out, out_row, chunks): two weighted sums of rows.
-
-The weights lie one after the other from `first` and from `second` on; the sums go to `out` and
-`out_row` bytes further. Each is a chain of fused multiply-adds over the rows in order. `chunks`
-times 32 columns."""
+prefetch_bytes: Any = _prefetch_bytes
+"""prefetch_bytes(start, count): begin to load so many bytes into the cache; any address will do."""
 
 transpose_eight: Any = _transpose_eight
 """transpose_eight(to, to_row, start, start_row): eight rows of eight float32, transposed."""

@@ -2,7 +2,7 @@
 
 Arguments are formed in turns (radians / 2 pi), where reducing them is a subtraction. A float32
 product d w is split into its rounded value and its exact remainder (a fused multiply-add gives it),
-and the weight itself into two float32 halves, so that eight codes at a time keep the accuracy of a
+and the weight itself into two float32 halves, so that a vector of codes keeps the accuracy of a
 float64 argument. That holds up to `_MOST_TURNS`; longer differences take a float64 argument, and
 those beyond `LARGEST_DELTA` the C library.
 
@@ -30,7 +30,7 @@ _MOST_TURNS = 2.0**20  # the remainder of d w is then below 2**-4 turns, known t
 def split_turns(weight_T, bias_T, turns_3X):  # type: ignore[no-untyped-def]
     """Fill `turns_3X`: the weights' upper and lower halves and the biases, all in turns.
 
-    X is a multiple of eight.
+    X is a multiple of `LANES`.
 
     Returns the largest differences for which they may be used, with a bias or a shift and without
     either: 0 unless the weights are float32, the second also 0 where there is any bias.
@@ -55,13 +55,13 @@ def split_turns(weight_T, bias_T, turns_3X):  # type: ignore[no-untyped-def]
 
 @kernel(inline=True)
 def time_code(out_KX, i, start, delta, turns_3X, limits, weight_T, bias_T):  # type: ignore[no-untyped-def]
-    """out[i, start + j] = cos(weight[j] * delta + bias[j]); from T on, anything finite."""
+    """out[i, start + j] = cos(weight[j] * delta + bias[j])."""
     # Into the caller, as addresses: a call with arrays counts references, which took twice as long
     # as the codes themselves.
     if abs(np.float64(delta)) < limits[1]:
         plain_codes(
             place(out_KX, i, start), np.float32(delta), address(turns_3X), _row_bytes(turns_3X),
-            np.int64(out_KX.shape[1]) - np.int64(start),
+            np.int64(weight_T.shape[0]),
         )  # fmt: skip
         keep(out_KX)
         keep(turns_3X)
@@ -111,12 +111,10 @@ def _code(out_KX, i, start, delta, shift, turns_3X, limits, weight_T, bias_T):  
     if abs(d) < limits[0]:
         split_codes(
             place(out_KX, i, start), np.float32(d), np.float32(shift), address(turns_3X),
-            _row_bytes(turns_3X), np.int64(out_KX.shape[1]) - np.int64(start),
+            _row_bytes(turns_3X), np.int64(weight_T.shape[0]),
         )  # fmt: skip
         keep(turns_3X)
         return
-    for j in range(start + weight_T.shape[0], out_KX.shape[1]):
-        out_KX[row, j] = 0
     if abs(d) <= LARGEST_DELTA:
         _wide_code(out_KX, row, first, d, shift, weight_T, bias_T)
         return

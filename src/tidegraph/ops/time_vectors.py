@@ -1,4 +1,4 @@
-"""Time codes, eight at a time: the inner loops of `time_kernels`, written out as vectors.
+"""Time codes, a vector at a time: the inner loops of `time_kernels`, written out for the registers.
 
 A loop that the compiler turns into vectors itself takes four of them at a time and the rest one
 number after the other: of a hundred codes a dozen, which took as long as all others. Here every
@@ -16,39 +16,37 @@ from numba import types
 from numba.core import cgutils as untyped
 from numba.extending import intrinsic
 
-from tidegraph.ops.tiles import multiply_add, pointer, spread, word
+from tidegraph.ops.tiles import LANES, multiply_add, pointer, spread, word
 
 cgutils: Any = untyped
 
-_EIGHT = 8
 _FLOAT = ir.FloatType()
-_LANES = ir.VectorType(_FLOAT, _EIGHT)
-_BYTES = 4 * _EIGHT
+_VECTOR = ir.VectorType(_FLOAT, LANES)
+_BYTES = 4 * LANES
 _SINE = (-2.3889859e-08, 2.7525562e-06, -0.00019840874, 0.0083333310, -0.16666667)
 
 
 class _Vectors:
-    """Arithmetic on vectors of eight float32, each operation rounded once."""
+    """Arithmetic on vectors of `LANES` float32, each operation rounded once."""
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
 
     def constant(self, number: float) -> Any:
-        return ir.Constant(_LANES, [_rounded(number)] * _EIGHT)
+        return ir.Constant(_VECTOR, [_rounded(number)] * LANES)
 
     def spread(self, number: Any) -> Any:
-        return spread(self.builder, _LANES, number)
+        return spread(self.builder, _VECTOR, number)
+
+    def _declared(self, name: str, kind: ir.FunctionType) -> Any:
+        return cgutils.get_or_insert_function(self.builder.module, kind, name)
 
     def _call(self, name: str, *values: Any) -> Any:
-        name = f"llvm.{name}.v{_EIGHT}f32"
-        function = self.builder.module.globals.get(name)
-        if function is None:
-            kind = ir.FunctionType(_LANES, [_LANES] * len(values))
-            function = ir.Function(self.builder.module, kind, name)
-        return self.builder.call(function, values)
+        kind = ir.FunctionType(_VECTOR, [_VECTOR] * len(values))
+        return self.builder.call(self._declared(f"llvm.{name}.v{LANES}f32", kind), values)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        return multiply_add(self.builder, _LANES, a, b, c)
+        return multiply_add(self.builder, _VECTOR, a, b, c)
 
     def nearest(self, x: Any) -> Any:
         return self._call("rint", x)
@@ -63,10 +61,21 @@ class _Vectors:
         return self.builder.fmul(a, b)
 
     def load(self, address: Any, *offsets: Any) -> Any:
-        return self.builder.load(pointer(self.builder, _LANES, address, *offsets), align=4)
+        return self.builder.load(pointer(self.builder, _VECTOR, address, *offsets), align=4)
 
     def store(self, value: Any, address: Any, *offsets: Any) -> None:
-        self.builder.store(value, pointer(self.builder, _LANES, address, *offsets), align=4)
+        self.builder.store(value, pointer(self.builder, _VECTOR, address, *offsets), align=4)
+
+    def store_first(self, count: Any, value: Any, address: Any, *offsets: Any) -> None:
+        """Only its first `count` numbers."""
+        number, whole = ir.IntType(32), ir.VectorType(ir.IntType(32), LANES)
+        counted = ir.Constant(whole, list(range(LANES)))
+        limit = spread(self.builder, whole, self.builder.trunc(count, number))
+        used = self.builder.icmp_signed("<", counted, limit)
+        to = pointer(self.builder, _VECTOR, address, *offsets)
+        kind = ir.FunctionType(ir.VoidType(), [_VECTOR, to.type, number, used.type])
+        store = self._declared(f"llvm.masked.store.v{LANES}f32.p0", kind)
+        self.builder.call(store, [value, to, ir.Constant(number, 4), used])
 
     def cosine_within_half(self, turns: Any) -> Any:
         """cos(2 pi turns) for `turns` in [-1/2, 1/2]: sine of the distance to a quarter."""
@@ -95,25 +104,19 @@ def _rounded(number: float) -> float:
 
 
 def _over(builder: Any, width: Any, compute: Callable[[Any], list[tuple[Any, Any]]]) -> None:
-    """Vectors `compute(place)` of (value, address), for each eight of `width` columns; of the last
-    ones only as many numbers are stored as there are columns."""
+    """Vectors `compute(place)` of (value, address), for each `LANES` of `width` columns; of the
+    last ones only as many numbers are stored as there are columns."""
     v = _Vectors(builder)
-    vectors = builder.sdiv(width, word(_EIGHT))
+    vectors = builder.sdiv(width, word(LANES))
     with cgutils.for_range(builder, vectors) as loop:
         place = builder.mul(loop.index, word(_BYTES))
         for value, out in compute(place):
             v.store(value, out, place)
-    rest = builder.srem(width, word(_EIGHT))
-    kept = cgutils.alloca_once(builder, _LANES)
-    numbers = builder.bitcast(kept, _FLOAT.as_pointer())
-    with builder.if_then(builder.icmp_signed(">", rest, word(0)), likely=False):
+    rest = builder.srem(width, word(LANES))
+    with builder.if_then(builder.icmp_signed(">", rest, word(0))):
         place = builder.mul(vectors, word(_BYTES))
         for value, out in compute(place):
-            builder.store(value, kept)
-            with cgutils.for_range(builder, rest) as loop:
-                to = builder.add(builder.add(out, place), builder.mul(loop.index, word(4)))
-                number = builder.load(builder.gep(numbers, [loop.index]))
-                builder.store(number, pointer(builder, _FLOAT, to))
+            v.store_first(rest, value, out, place)
 
 
 @intrinsic

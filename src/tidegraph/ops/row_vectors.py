@@ -1,0 +1,188 @@
+"""Dot products and weighted sums of a few rows, written out for the vector registers.
+
+As in `tiles`: addresses and strides in bytes, nothing is checked, and each number of a result is
+one chain of operations that does not know what is computed beside it. Two queries, or two weights
+a row, are taken at a time: each vector that is loaded then serves two multiply-adds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils as untyped
+from numba.extending import intrinsic
+
+from tidegraph.ops.tiles import LANES, multiply_add, pointer, spread, word
+
+cgutils: Any = untyped
+
+WIDTH = 32
+"""Rows are padded to a multiple of so many columns for `sum_rows`, and of half as many for
+`dot_rows`."""
+
+_FLOAT = ir.FloatType()
+_ROWS = 4  # of one step of `dot_rows`
+_MOST = 4  # vectors of a row that stay in registers, for each of two sums
+
+
+def _add_sums(builder: Any, args: list[Any], column: Any, vectors: int) -> None:
+    """Two weighted sums of `vectors` vectors of the rows, from a column (in bytes) on."""
+    first, second, rows, row_bytes, count, out, out_row = args
+    lanes = ir.VectorType(_FLOAT, LANES)
+    size = 4 * LANES
+    zero = ir.Constant(lanes, [0.0] * LANES)
+    sums = [[cgutils.alloca_once(builder, lanes) for _ in range(vectors)] for _ in range(2)]
+    for total in (*sums[0], *sums[1]):
+        builder.store(zero, total)
+    with cgutils.for_range(builder, count) as loop:
+        place = builder.mul(loop.index, word(4))
+        start = builder.add(builder.mul(loop.index, row_bytes), column)
+        row = [
+            builder.load(pointer(builder, lanes, rows, start, word(size * v)), align=4)
+            for v in range(vectors)
+        ]
+        for weight, totals in zip((first, second), sums, strict=True):
+            number = builder.load(pointer(builder, _FLOAT, weight, place))
+            factor = spread(builder, lanes, number)
+            for value, total in zip(row, totals, strict=True):
+                added = multiply_add(builder, lanes, factor, value, builder.load(total))
+                builder.store(added, total)
+    for to, totals in zip((out, builder.add(out, out_row)), sums, strict=True):
+        for v, total in enumerate(totals):
+            place = pointer(builder, lanes, to, column, word(size * v))
+            builder.store(builder.load(total), place, align=4)
+
+
+@intrinsic
+def _sum_rows(
+    typing_context: Any, first: Any, second: Any, rows: Any, row_bytes: Any, count: Any, out: Any,
+    out_row: Any, width: Any,
+) -> Any:  # fmt: skip
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        *given, width = args
+        done = word(0)
+        for vectors in (_MOST, WIDTH // LANES):  # the same where registers have eight numbers
+            chunk = 4 * LANES * vectors
+            left = builder.sub(builder.mul(width, word(4)), done)
+            chunks = builder.sdiv(left, word(chunk))
+            with cgutils.for_range(builder, chunks) as loop:
+                column = builder.add(done, builder.mul(loop.index, word(chunk)))
+                _add_sums(builder, given, column, vectors)
+            done = builder.add(done, builder.mul(chunks, word(chunk)))
+            if vectors == WIDTH // LANES:
+                break
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 8), codegen
+
+
+def _halved(builder: Any, vector: Any) -> Any:
+    """Its lower and its upper half, added."""
+    lanes = vector.type.count // 2
+    lower, upper = (
+        _picked(builder, vector, vector, list(range(start, start + lanes))) for start in (0, lanes)
+    )
+    return builder.fadd(lower, upper)
+
+
+def _picked(builder: Any, a: Any, b: Any, numbers: list[int]) -> Any:
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(numbers)), numbers)
+    return builder.shuffle_vector(a, b, mask)
+
+
+# Within each half of two vectors of eight: what is added to what, so that a sum of pairs of the
+# first stands before one of pairs of the second.
+_LEFT, _RIGHT = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
+_EVEN, _ODD = [0, 2, 8, 10, 4, 6, 12, 14], [1, 3, 9, 11, 5, 7, 13, 15]
+
+
+def _totals(builder: Any, vectors: list[Any]) -> Any:
+    """Of eight vectors, the sums of each one's numbers: a vector of eight."""
+    while vectors[0].type.count > 8:
+        vectors = [_halved(builder, vector) for vector in vectors]
+    for left, right in ((_LEFT, _RIGHT), (_EVEN, _ODD)):
+        vectors = [
+            builder.fadd(
+                _picked(builder, vectors[i], vectors[i + 1], left),
+                _picked(builder, vectors[i], vectors[i + 1], right),
+            )
+            for i in range(0, len(vectors), 2)
+        ]
+    a, b = vectors
+    lower = _picked(builder, a, b, [0, 1, 2, 3, 8, 9, 10, 11])
+    upper = _picked(builder, a, b, [4, 5, 6, 7, 12, 13, 14, 15])
+    return builder.fadd(lower, upper)
+
+
+@intrinsic
+def _dot_rows(
+    typing_context: Any, first: Any, second: Any, rows: Any, row_bytes: Any, count: Any, out: Any,
+    out_row: Any, width: Any,
+) -> Any:  # fmt: skip
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        first, second, rows, row_bytes, count, out, out_row, width = args
+        lanes = ir.VectorType(_FLOAT, LANES)
+        zero = ir.Constant(lanes, [0.0] * LANES)
+        steps = builder.sdiv(width, word(LANES))
+        groups = builder.sdiv(builder.add(count, word(_ROWS - 1)), word(_ROWS))
+        with cgutils.for_range(builder, groups) as group:
+            start = builder.mul(group.index, word(_ROWS))
+            last = builder.sub(builder.sub(count, start), word(1))
+            sums = [cgutils.alloca_once(builder, lanes) for _ in range(2 * _ROWS)]
+            for total in sums:
+                builder.store(zero, total)
+            places = []
+            for r in range(_ROWS):
+                # Behind the last row it is read again: nothing else is known to be there.
+                row = builder.select(builder.icmp_signed("<", word(r), last), word(r), last)
+                row = builder.mul(builder.add(start, row), row_bytes)
+                places.append(builder.add(rows, row))
+            with cgutils.for_range(builder, steps) as loop:
+                column = builder.mul(loop.index, word(4 * LANES))
+                asked = [
+                    builder.load(pointer(builder, lanes, query, column), align=4)
+                    for query in (first, second)
+                ]
+                for r, place in enumerate(places):
+                    value = builder.load(pointer(builder, lanes, place, column), align=4)
+                    for q, query in enumerate(asked):
+                        total = sums[q * _ROWS + r]
+                        added = multiply_add(builder, lanes, query, value, builder.load(total))
+                        builder.store(added, total)
+            found = _totals(builder, [builder.load(total) for total in sums])
+            to = builder.add(out, builder.mul(start, word(4)))
+            few = ir.VectorType(_FLOAT, _ROWS)
+            outs = list(enumerate((to, builder.add(to, out_row))))
+            whole = builder.icmp_signed(">=", last, word(_ROWS - 1))
+            with builder.if_else(whole) as (all_rows, some_rows):
+                with all_rows:
+                    for q, place in outs:
+                        part = _picked(builder, found, found, [_ROWS * q + r for r in range(_ROWS)])
+                        builder.store(part, pointer(builder, few, place), align=4)
+                with some_rows:
+                    for r in range(_ROWS - 1):
+                        with builder.if_then(builder.icmp_signed("<=", word(r), last)):
+                            for q, place in outs:
+                                which = ir.Constant(ir.IntType(32), _ROWS * q + r)
+                                number = builder.extract_element(found, which)
+                                builder.store(number, pointer(builder, _FLOAT, place, word(4 * r)))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 8), codegen
+
+
+sum_rows: Any = _sum_rows
+"""sum_rows(first, second, rows, row_bytes, count, out, out_row, width): two weighted sums of rows.
+
+The weights lie one after the other from `first` and from `second` on; the sums go to `out` and
+`out_row` bytes further. Each is a chain of fused multiply-adds over the rows in order. `width`
+columns, a multiple of `WIDTH`."""
+
+dot_rows: Any = _dot_rows
+"""dot_rows(first, second, rows, row_bytes, count, out, out_row, width): rows times two queries.
+
+The queries begin at `first` and `second`; the first `count` rows' products with them go to `out`
+and `out_row` bytes further, and nothing is written behind them. `width` columns, a multiple of half
+a `WIDTH`."""
