@@ -103,4 +103,5 @@ def test_a_part_may_begin_and_end_between_two_slots_of_one_number(first: int, co
     assert (mask[first:last] == whole[first:last]).all()
     assert (x[first:last] == 3 * whole[first:last]).all()
     for untouched, value in ((mask, 7), (x, 3)):
-        assert (untouched[:first] == value).all() and (untouched[last:] == value).all()
+        assert (untouched[:first] == value).all()
+        assert (untouched[last:] == value).all()

@@ -1,4 +1,4 @@
-"""Dot products and weighted sums of a few rows, against float64, with nothing around them touched."""
+"""Dot products and weighted sums of a few rows, against float64; nothing else is written."""
 
 from __future__ import annotations
 
