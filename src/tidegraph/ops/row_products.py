@@ -18,10 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from torch import Tensor
 
 from tidegraph._blocks import apart, in_blocks
@@ -35,134 +31,17 @@ from tidegraph.ops.tiles import (
     copy_numbers,
     keep,
     load,
-    multiply_add,
     narrow_tile,
     panels_of,
-    spread,
     store,
     transpose_eight,
     wide_tile,
 )
 
-_LANES = 8
 _BLOCK = 8 * ROWS  # rows multiplied by one thread while a panel of columns stays in its cache
 _DEPTH = np.int64(512)  # a panel of so many rows stays in the first-level cache
 SCRATCH = ROWS * PANEL
 """Numbers of scratch memory that `multiply_rows` takes."""
-
-
-def _row_sum(vectors: int) -> Any:
-    """Add weighted rows to `vectors` times 8 columns, accumulated in registers."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        weight, weight_start, row, row_start, stride, count, out, out_start = args
-        weight_data, row_data, out_data = (
-            context.make_array(signature.args[position])(context, builder, value).data
-            for position, value in ((0, weight), (2, row), (6, out))
-        )
-        lanes = ir.VectorType(ir.FloatType(), _LANES)
-        new_variable: Any = cgutils.alloca_once_value
-
-        def lanes_at(data: Any, place: Any, vector: int) -> Any:
-            place = builder.add(place, ir.Constant(count.type, vector * _LANES))
-            return builder.bitcast(builder.gep(data, [place]), lanes.as_pointer())
-
-        sums = [
-            new_variable(builder, builder.load(lanes_at(out_data, out_start, v), align=4))
-            for v in range(vectors)
-        ]
-        with cgutils.for_range(builder, count) as loop:
-            place = builder.add(row_start, builder.mul(loop.index, stride))
-            one = builder.load(builder.gep(weight_data, [builder.add(weight_start, loop.index)]))
-            factor = spread(builder, lanes, one)
-            for v, total in enumerate(sums):
-                column = builder.load(lanes_at(row_data, place, v), align=4)
-                builder.store(
-                    multiply_add(builder, lanes, factor, column, builder.load(total)), total
-                )
-        for v, total in enumerate(sums):
-            builder.store(builder.load(total), lanes_at(out_data, out_start, v), align=4)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def row_sum(
-        typing_context: Any, weight: Any, weight_start: Any, row: Any, row_start: Any, stride: Any,
-        count: Any, out: Any, out_start: Any,
-    ) -> Any:  # fmt: skip
-        place = types.int64
-        return types.void(weight, place, row, place, place, place, out, place), codegen
-
-    return row_sum
-
-
-_row_sum_1: Any = _row_sum(1)
-_row_sum_4: Any = _row_sum(4)
-
-
-@intrinsic
-def _turned(
-    typing_context: Any, a: Any, a_start: Any, b: Any, b_start: Any, circle: Any, sine_start: Any,
-    out: Any, out_start: Any, vectors: Any,
-) -> Any:  # fmt: skip
-    """out = a * circle[: ...] - b * circle[sine_start : ...], eight columns at a time."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = {
-            position: context.make_array(signature.args[position])(
-                context, builder, args[position]
-            ).data
-            for position in (0, 2, 4, 6)
-        }
-        lanes = ir.VectorType(ir.FloatType(), _LANES)
-        vectors = args[8]
-
-        def lanes_at(position: int, place: Any) -> Any:
-            return builder.bitcast(builder.gep(data[position], [place]), lanes.as_pointer())
-
-        with cgutils.for_range(builder, vectors) as loop:
-            j = builder.mul(loop.index, ir.Constant(vectors.type, _LANES))
-            start = ir.Constant(vectors.type, 0)
-            a_j, b_j, cosine_j, slope_j = (
-                builder.load(lanes_at(position, builder.add(first, j)), align=4)
-                for position, first in ((0, args[1]), (2, args[3]), (4, start), (4, args[5]))
-            )
-            lost = builder.fneg(builder.fmul(b_j, slope_j))
-            kept = multiply_add(builder, lanes, a_j, cosine_j, lost)
-            builder.store(kept, lanes_at(6, builder.add(args[7], j)), align=4)
-        return context.get_dummy_value()
-
-    place = types.int64
-    return types.void(a, place, b, place, circle, place, out, place, place), codegen
-
-
-turned: Any = _turned
-"""out[out_start + j] = a[a_start + j] * circle[j] - b[b_start + j] * circle[sine_start + j] over
-`vectors` times eight columns; all contiguous."""
-
-
-@kernel(inner=True)
-def add_weighted_rows(weight_HK, h, count, row_KX, start, width, out_BX, b, first):  # type: ignore[no-untyped-def]
-    """out[b, first + j] += sum over the first `count` slots of weight[h, i] * row[i, start + j].
-
-    All three matrices are contiguous, and `width` columns, rounded up to eight, lie in each.
-    """
-    stride = np.int64(row_KX.shape[1])
-    weight_start = np.int64(h * weight_HK.shape[1])
-    out_start = np.int64(b * out_BX.shape[1] + first)
-    j = np.int64(0)
-    while j < width:
-        if width - j > 3 * _LANES:
-            _row_sum_4(
-                weight_HK, weight_start, row_KX, np.int64(start + j), stride, np.int64(count),
-                out_BX, out_start + j,
-            )  # fmt: skip
-            j += 4 * _LANES
-        else:
-            _row_sum_1(
-                weight_HK, weight_start, row_KX, np.int64(start + j), stride, np.int64(count),
-                out_BX, out_start + j,
-            )  # fmt: skip
-            j += _LANES
 
 
 def _packed_size(depth: int, columns: int) -> int:

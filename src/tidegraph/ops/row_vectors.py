@@ -7,6 +7,7 @@ a row, are taken at a time: each vector that is loaded then serves two multiply-
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -19,40 +20,62 @@ from tidegraph.ops.tiles import LANES, multiply_add, pointer, spread, word
 cgutils: Any = untyped
 
 WIDTH = 32
-"""Rows are padded to a multiple of so many columns for `sum_rows`, and of half as many for
-`dot_rows`."""
+"""Rows are padded to a multiple of so many columns; of half as many would do for all of this."""
 
 _FLOAT = ir.FloatType()
 _ROWS = 4  # of one step of `dot_rows`
 _MOST = 4  # vectors of a row that stay in registers, for each of two sums
 
 
-def _add_sums(builder: Any, args: list[Any], column: Any, vectors: int) -> None:
-    """Two weighted sums of `vectors` vectors of the rows, from a column (in bytes) on."""
-    first, second, rows, row_bytes, count, out, out_row = args
+def _add_sums(
+    builder: Any, weights: list[Any], outs: list[Any], given: tuple[Any, ...], vectors: int
+) -> None:
+    """`vectors` vectors of weighted sums of the rows, added to what the `outs` hold.
+
+    Each weight is the address of as many numbers as there are rows; `given` are the rows' address,
+    stride and count, the column (in bytes), and whether to begin with what is there.
+    """
+    rows, row_bytes, count, column, fresh = given
     lanes = ir.VectorType(_FLOAT, LANES)
     size = 4 * LANES
     zero = ir.Constant(lanes, [0.0] * LANES)
-    sums = [[cgutils.alloca_once(builder, lanes) for _ in range(vectors)] for _ in range(2)]
-    for total in (*sums[0], *sums[1]):
-        builder.store(zero, total)
+    places = [
+        [pointer(builder, lanes, out, column, word(size * v)) for v in range(vectors)]
+        for out in outs
+    ]
+    sums = [[cgutils.alloca_once(builder, lanes) for _ in range(vectors)] for _ in outs]
+    for totals, to in zip(sums, places, strict=True):
+        for total, place in zip(totals, to, strict=True):
+            builder.store(zero if fresh else builder.load(place, align=4), total)
     with cgutils.for_range(builder, count) as loop:
-        place = builder.mul(loop.index, word(4))
+        number_at = builder.mul(loop.index, word(4))
         start = builder.add(builder.mul(loop.index, row_bytes), column)
         row = [
             builder.load(pointer(builder, lanes, rows, start, word(size * v)), align=4)
             for v in range(vectors)
         ]
-        for weight, totals in zip((first, second), sums, strict=True):
-            number = builder.load(pointer(builder, _FLOAT, weight, place))
+        for weight, totals in zip(weights, sums, strict=True):
+            number = builder.load(pointer(builder, _FLOAT, weight, number_at))
             factor = spread(builder, lanes, number)
             for value, total in zip(row, totals, strict=True):
                 added = multiply_add(builder, lanes, factor, value, builder.load(total))
                 builder.store(added, total)
-    for to, totals in zip((out, builder.add(out, out_row)), sums, strict=True):
-        for v, total in enumerate(totals):
-            place = pointer(builder, lanes, to, column, word(size * v))
+    for totals, to in zip(sums, places, strict=True):
+        for total, place in zip(totals, to, strict=True):
             builder.store(builder.load(total), place, align=4)
+
+
+def _over_columns(builder: Any, width: Any, add: Callable[[Any, int], None]) -> None:
+    """add(column in bytes, vectors), as many vectors at a time as there are columns left for."""
+    done, vectors = word(0), _MOST
+    while vectors * LANES >= WIDTH // 2:
+        chunk = 4 * LANES * vectors
+        left = builder.sub(builder.mul(width, word(4)), done)
+        chunks = builder.sdiv(left, word(chunk))
+        with cgutils.for_range(builder, chunks) as loop:
+            add(builder.add(done, builder.mul(loop.index, word(chunk))), vectors)
+        done = builder.add(done, builder.mul(chunks, word(chunk)))
+        vectors //= 2
 
 
 @intrinsic
@@ -61,21 +84,55 @@ def _sum_rows(
     out_row: Any, width: Any,
 ) -> Any:  # fmt: skip
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        *given, width = args
-        done = word(0)
-        for vectors in (_MOST, WIDTH // LANES):  # the same where registers have eight numbers
-            chunk = 4 * LANES * vectors
-            left = builder.sub(builder.mul(width, word(4)), done)
-            chunks = builder.sdiv(left, word(chunk))
-            with cgutils.for_range(builder, chunks) as loop:
-                column = builder.add(done, builder.mul(loop.index, word(chunk)))
-                _add_sums(builder, given, column, vectors)
-            done = builder.add(done, builder.mul(chunks, word(chunk)))
-            if vectors == WIDTH // LANES:
-                break
+        first, second, rows, row_bytes, count, out, out_row, width = args
+        outs = [out, builder.add(out, out_row)]
+
+        def add(column: Any, vectors: int) -> None:
+            given = (rows, row_bytes, count, column, True)
+            _add_sums(builder, [first, second], outs, given, vectors)
+
+        _over_columns(builder, width, add)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 8), codegen
+
+
+@intrinsic
+def _add_rows(
+    typing_context: Any, weights: Any, rows: Any, row_bytes: Any, count: Any, out: Any, width: Any
+) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        weights, rows, row_bytes, count, out, width = args
+
+        def add(column: Any, vectors: int) -> None:
+            given = (rows, row_bytes, count, column, False)
+            _add_sums(builder, [weights], [out], given, vectors)
+
+        _over_columns(builder, width, add)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), codegen
+
+
+@intrinsic
+def _turned(
+    typing_context: Any, a: Any, b: Any, cosine: Any, slope: Any, out: Any, width: Any
+) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        *given, out, width = args
+        lanes = ir.VectorType(_FLOAT, LANES)
+        vectors = builder.sdiv(builder.add(width, word(LANES - 1)), word(LANES))
+        with cgutils.for_range(builder, vectors) as loop:
+            place = builder.mul(loop.index, word(4 * LANES))
+            a, b, cosine, slope = (
+                builder.load(pointer(builder, lanes, start, place), align=4) for start in given
+            )
+            lost = builder.fneg(builder.fmul(b, slope))
+            kept = multiply_add(builder, lanes, a, cosine, lost)
+            builder.store(kept, pointer(builder, lanes, out, place), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), codegen
 
 
 def _halved(builder: Any, vector: Any) -> Any:
@@ -178,7 +235,17 @@ sum_rows: Any = _sum_rows
 
 The weights lie one after the other from `first` and from `second` on; the sums go to `out` and
 `out_row` bytes further. Each is a chain of fused multiply-adds over the rows in order. `width`
-columns, a multiple of `WIDTH`."""
+columns, a multiple of half a `WIDTH`."""
+
+add_rows: Any = _add_rows
+"""add_rows(weights, rows, row_bytes, count, out, width): one weighted sum, added to `out`.
+
+The chain begins with what is there. `width` columns, a multiple of half a `WIDTH`."""
+
+turned: Any = _turned
+"""turned(a, b, cosine, slope, out, width): out = a * cosine - b * slope, number by number.
+
+Whole vectors: up to `LANES` - 1 numbers more than `width` are read and written."""
 
 dot_rows: Any = _dot_rows
 """dot_rows(first, second, rows, row_bytes, count, out, out_row, width): rows times two queries.

@@ -17,14 +17,10 @@ from tidegraph._blocks import apart, in_blocks
 from tidegraph._jit import kernel
 from tidegraph.ops.attention_kernels import BLOCK, softmax
 from tidegraph.ops.feature_rows import load_features
-from tidegraph.ops.row_kernels import dots, load_row, padded
-from tidegraph.ops.row_products import (
-    SCRATCH,
-    add_weighted_rows,
-    multiply_rows,
-    turned,
-)
-from tidegraph.ops.tiles import address, keep
+from tidegraph.ops.row_kernels import dots, load_row, padded, weighted_sums
+from tidegraph.ops.row_products import SCRATCH, multiply_rows
+from tidegraph.ops.row_vectors import WIDTH, add_rows, turned
+from tidegraph.ops.tiles import FLOAT, LANES, address, keep, place
 from tidegraph.ops.time_kernels import split_turns, time_circle, time_code
 
 _SEEDS = 48
@@ -153,12 +149,12 @@ def _exact_gaps(s, delta_SK, count, gap_K):  # type: ignore[no-untyped-def]
     if count == 0:
         return False
     last = np.float64(delta_SK[s, count - 1])
-    for i in range(count):
+    exact = True
+    for i in range(count):  # to the end in any case: a way out would be a branch for each
         delta = np.float64(delta_SK[s, i])
-        if abs(delta) >= _EXACT or delta != np.rint(delta):
-            return False
+        exact &= (abs(delta) < _EXACT) & (delta == np.rint(delta))
         gap_K[i] = delta - last
-    return True
+    return exact
 
 
 @kernel(inner=True)
@@ -176,15 +172,21 @@ def _load_circles(  # type: ignore[no-untyped-def]
         loaded_K[i] = gap_K[i]
 
 
+@kernel(inline=True)
+def _half_padded(width):  # type: ignore[no-untyped-def]
+    return (width + WIDTH // 2 - 1) // (WIDTH // 2) * (WIDTH // 2)
+
+
 @kernel(inner=True)
 def _turn_queries(query_HX, zero_X, circle_1Y, turned_HY):  # type: ignore[no-untyped-def]
     """[query * cosine | -query * slope]: cos(x + y) = cos x cos y - sin x sin y."""
     X = np.int64(query_HX.shape[1])
-    none, vectors = np.int64(0), np.int64(X // 8)
+    zero, cosine = address(zero_X), address(circle_1Y)
+    slope = cosine + X * FLOAT
     for h in range(query_HX.shape[0]):
-        at = np.int64(h * X)
-        turned(query_HX, at, zero_X, none, circle_1Y, X, turned_HY, 2 * at, vectors)
-        turned(zero_X, none, query_HX, at, circle_1Y, X, turned_HY, 2 * at + X, vectors)
+        query, out = place(query_HX, h, 0), place(turned_HY, h, 0)
+        turned(query, zero, cosine, slope, out, X)
+        turned(zero, query, cosine, slope, out + X * FLOAT, X)
 
 
 @kernel()
@@ -196,13 +198,30 @@ def _weights(score_HK, static_GHK, g, count):  # type: ignore[no-untyped-def]
 
 
 @kernel(inner=True)
-def _turn_sums(sum_HY, circle_1Y, T, sums, b):  # type: ignore[no-untyped-def]
+def _turn_sums(sum_HY, circle_1Y, T, sums):  # type: ignore[no-untyped-def]
     H, X = sum_HY.shape[0], np.int64(sum_HY.shape[1] // 2)
-    vectors = np.int64((T + 7) // 8)
+    cosine = address(circle_1Y)
     for h in range(H):
-        at, out = np.int64(2 * h * X), np.int64((b * H + h) * T)
+        part = place(sum_HY, h, 0)
         # What is written beyond T is overwritten by the next head, or the next seed.
-        turned(sum_HY, at, sum_HY, at + X, circle_1Y, X, sums, out, vectors)
+        turned(
+            part, part + X * FLOAT, cosine, cosine + X * FLOAT, sums + np.int64(h * T) * FLOAT,
+            np.int64(T),
+        )  # fmt: skip
+
+
+@kernel(inner=True)
+def _add_values(weight_HK, count, row_KE, hidden_BP, b):  # type: ignore[no-untyped-def]
+    """The weighted slots of all heads, added to a seed's hidden units."""
+    P = np.int64(hidden_BP.shape[1])
+    row_bytes = np.int64(row_KE.strides[0])
+    E = (np.int64(row_KE.shape[1]) - WIDTH // 2) // weight_HK.shape[0]
+    for h in range(weight_HK.shape[0]):
+        # Columns from E on are another head's: they meet those of `hidden_BP` that nobody reads.
+        add_rows(
+            place(weight_HK, h, 0), place(row_KE, 0, h * E), row_bytes, np.int64(count),
+            place(hidden_BP, b, 0), P,
+        )  # fmt: skip
 
 
 @kernel(block=True)
@@ -213,7 +232,7 @@ def _embed_block(  # type: ignore[no-untyped-def]
     H, K = score_GHK.shape[1], delta_SK.shape[1]
     T, E = weight_T.shape[0], base_AE.shape[1]
     start = query_AHW.shape[2] - T
-    X, P = (T + 15) // 16 * 16, (E + 7) // 8 * 8
+    X, P = _half_padded(T), _half_padded(E)
     turns_3X, gap_turns_3X = np.empty((3, X), np.float32), np.empty((3, X), np.float32)
     limits = split_turns(weight_T, bias_T, turns_3X)
     zero_T = np.zeros(T, np.float32)
@@ -223,10 +242,10 @@ def _embed_block(  # type: ignore[no-untyped-def]
     zero_X = np.zeros(X, np.float32)
     gap_K, loaded_K = np.empty(K, np.float64), np.full(K, np.nan)
     query_HX, turned_HY = np.zeros((H, X), np.float32), np.zeros((H, 2 * X), np.float32)
-    sum_HY = np.empty((H, 2 * X), np.float32)
+    sum_HX, sum_HY = np.empty((H, X), np.float32), np.empty((H, 2 * X), np.float32)
     weight_HK = np.empty((H, K), np.float32)
-    row_KE = np.zeros((K, H * E + 8), np.float32)
-    sums = np.empty(_SEEDS * H * T + 8, np.float32)
+    row_KE = np.zeros((K, H * E + WIDTH // 2), np.float32)
+    sums = np.empty(_SEEDS * H * T + LANES, np.float32)
     sums_BT = sums[: _SEEDS * H * T].reshape(_SEEDS, H * T)
     hidden_BP = np.zeros((_SEEDS, P), np.float32)
     result_BE = np.empty((_SEEDS, E), np.float32)
@@ -242,7 +261,6 @@ def _embed_block(  # type: ignore[no-untyped-def]
                 for j in range(T):
                     query_HX[h, j] = query_AHW[own_G[g], h, start + j]
             loaded = g
-        sum_HY[:] = 0
         if _exact_gaps(s, delta_SK, count, gap_K):
             _load_circles(
                 gap_K, count, loaded_K, circle_KY, gap_turns_3X, gap_limits, weight_T, zero_T,
@@ -254,22 +272,20 @@ def _embed_block(  # type: ignore[no-untyped-def]
             _turn_queries(query_HX, zero_X, circle_1Y, turned_HY)
             dots(turned_HY, circle_KY, count, weight_HK)
             _weights(weight_HK, score_GHK, g, count)
-            for h in range(H):
-                add_weighted_rows(weight_HK, h, count, circle_KY, 0, 2 * X, sum_HY, h, 0)
-            _turn_sums(sum_HY, circle_1Y, T, sums, b)
+            weighted_sums(weight_HK, circle_KY, count, sum_HY)
+            _turn_sums(sum_HY, circle_1Y, T, address(sums) + np.int64(b * H * T) * FLOAT)
         else:
             for i in range(count):
                 time_code(code_KX, i, 0, delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
             dots(query_HX, code_KX, count, weight_HK)
             _weights(weight_HK, score_GHK, g, count)
+            weighted_sums(weight_HK, code_KX, count, sum_HX)
             for h in range(H):
-                add_weighted_rows(weight_HK, h, count, code_KX, 0, X, sum_HY, h, 0)
                 for j in range(T):
-                    sums_BT[b, h * T + j] = sum_HY[h, j]
+                    sums_BT[b, h * T + j] = sum_HX[h, j]
         for j in range(E):
             hidden_BP[b, j] = base_AE[own_G[g], j]
-        for h in range(H):
-            add_weighted_rows(weight_HK, h, count, row_KE, h * E, E, hidden_BP, b, 0)
+        _add_values(weight_HK, count, row_KE, hidden_BP, b)
     depth = np.int64(H * T)
     apart(multiply_rows, (
         address(sums), depth * 4, last - first, depth, address(time_packed), np.int64(E),
