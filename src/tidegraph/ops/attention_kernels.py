@@ -17,6 +17,8 @@ from tidegraph._jit import kernel
 from tidegraph.ops.elementary import exponential
 from tidegraph.ops.feature_rows import load_features
 from tidegraph.ops.row_kernels import dots, expect_row, load_row, padded, weighted_sums
+from tidegraph.ops.row_vectors import softmax_row
+from tidegraph.ops.tiles import keep, place
 from tidegraph.ops.time_kernels import split_turns, time_code, time_slope
 
 BLOCK = 24
@@ -50,9 +52,19 @@ def _load_rows(  # type: ignore[no-untyped-def]
         time_code(row_KX, i, D + F, delta_SK[s, i], turns_3X, limits, weight_T, bias_T)
 
 
-@kernel()
+@kernel(inline=True)
 def softmax(score_HK, count):  # type: ignore[no-untyped-def]
     """In place, over the first `count` slots of each head."""
+    if score_HK.itemsize == 4:
+        for h in range(score_HK.shape[0]):
+            softmax_row(place(score_HK, h, 0), np.int64(count))
+        keep(score_HK)
+    else:
+        _softmax_of_any(score_HK, count)
+
+
+@kernel(inner=True)
+def _softmax_of_any(score_HK, count):  # type: ignore[no-untyped-def]
     for h in range(score_HK.shape[0]):
         largest = score_HK.dtype.type(-np.inf)
         for i in range(count):

@@ -1,4 +1,4 @@
-"""Dot products and weighted sums of a few rows, written out for the vector registers.
+"""Dot products, weighted sums and softmax of a few rows, written out for the vector registers.
 
 As in `tiles`: addresses and strides in bytes, nothing is checked, and each number of a result is
 one chain of operations that does not know what is computed beside it. Two queries, or two weights
@@ -7,7 +7,7 @@ a row, are taken at a time: each vector that is loaded then serves two multiply-
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -16,6 +16,7 @@ from numba.core import cgutils as untyped
 from numba.extending import intrinsic
 
 from tidegraph.ops.tiles import LANES, multiply_add, pointer, spread, word
+from tidegraph.ops.vectors import Vectors
 
 cgutils: Any = untyped
 
@@ -230,6 +231,38 @@ def _dot_rows(
     return types.void(*[types.int64] * 8), codegen
 
 
+@intrinsic
+def _softmax_row(typing_context: Any, score: Any, count: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        score, count = args
+        v = Vectors(builder)
+        vectors = builder.sdiv(builder.add(count, word(LANES - 1)), word(LANES))
+        lowest, zero = v.constant(float("-inf")), v.constant(0.0)
+        largest = cgutils.alloca_once_value(builder, lowest)
+        sums = cgutils.alloca_once_value(builder, zero)
+
+        def each() -> Iterator[tuple[Any, Any, Any]]:
+            with cgutils.for_range(builder, vectors) as loop:
+                place = builder.mul(loop.index, word(4 * LANES))
+                used = v.first(builder.sub(count, builder.mul(loop.index, word(LANES))))
+                yield place, used, v.load_where(used, lowest, score, place)
+
+        for _, _, scores in each():
+            builder.store(v.larger(builder.load(largest), scores), largest)
+        peak = v.spread(v.largest(builder.load(largest)))
+        for place, used, scores in each():
+            weight = v.exponential(v.sub(scores, peak))
+            weight = builder.select(used, weight, zero)
+            builder.store(v.add(builder.load(sums), weight), sums)
+            v.store_where(used, weight, score, place)
+        total = v.spread(v.total(builder.load(sums)))
+        for place, used, weight in each():
+            v.store_where(used, builder.fdiv(weight, total), score, place)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
 sum_rows: Any = _sum_rows
 """sum_rows(first, second, rows, row_bytes, count, out, out_row, width): two weighted sums of rows.
 
@@ -241,6 +274,9 @@ add_rows: Any = _add_rows
 """add_rows(weights, rows, row_bytes, count, out, width): one weighted sum, added to `out`.
 
 The chain begins with what is there. `width` columns, a multiple of half a `WIDTH`."""
+
+softmax_row: Any = _softmax_row
+"""softmax_row(score, count): of `count` numbers, in place."""
 
 turned: Any = _turned
 """turned(a, b, cosine, slope, out, width): out = a * cosine - b * slope, number by number.

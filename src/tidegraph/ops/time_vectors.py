@@ -7,75 +7,24 @@ step is one vector.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils as untyped
 from numba.extending import intrinsic
 
-from tidegraph.ops.tiles import LANES, multiply_add, pointer, spread, word
+from tidegraph.ops.tiles import LANES, word
+from tidegraph.ops.vectors import Vectors
 
 cgutils: Any = untyped
 
-_FLOAT = ir.FloatType()
-_VECTOR = ir.VectorType(_FLOAT, LANES)
 _BYTES = 4 * LANES
 _SINE = (-2.3889859e-08, 2.7525562e-06, -0.00019840874, 0.0083333310, -0.16666667)
 
 
-class _Vectors:
-    """Arithmetic on vectors of `LANES` float32, each operation rounded once."""
-
-    def __init__(self, builder: Any) -> None:
-        self.builder = builder
-
-    def constant(self, number: float) -> Any:
-        return ir.Constant(_VECTOR, [_rounded(number)] * LANES)
-
-    def spread(self, number: Any) -> Any:
-        return spread(self.builder, _VECTOR, number)
-
-    def _declared(self, name: str, kind: ir.FunctionType) -> Any:
-        return cgutils.get_or_insert_function(self.builder.module, kind, name)
-
-    def _call(self, name: str, *values: Any) -> Any:
-        kind = ir.FunctionType(_VECTOR, [_VECTOR] * len(values))
-        return self.builder.call(self._declared(f"llvm.{name}.v{LANES}f32", kind), values)
-
-    def fma(self, a: Any, b: Any, c: Any) -> Any:
-        return multiply_add(self.builder, _VECTOR, a, b, c)
-
-    def nearest(self, x: Any) -> Any:
-        return self._call("rint", x)
-
-    def add(self, a: Any, b: Any) -> Any:
-        return self.builder.fadd(a, b)
-
-    def sub(self, a: Any, b: Any) -> Any:
-        return self.builder.fsub(a, b)
-
-    def mul(self, a: Any, b: Any) -> Any:
-        return self.builder.fmul(a, b)
-
-    def load(self, address: Any, *offsets: Any) -> Any:
-        return self.builder.load(pointer(self.builder, _VECTOR, address, *offsets), align=4)
-
-    def store(self, value: Any, address: Any, *offsets: Any) -> None:
-        self.builder.store(value, pointer(self.builder, _VECTOR, address, *offsets), align=4)
-
-    def store_first(self, count: Any, value: Any, address: Any, *offsets: Any) -> None:
-        """Only its first `count` numbers."""
-        number, whole = ir.IntType(32), ir.VectorType(ir.IntType(32), LANES)
-        counted = ir.Constant(whole, list(range(LANES)))
-        limit = spread(self.builder, whole, self.builder.trunc(count, number))
-        used = self.builder.icmp_signed("<", counted, limit)
-        to = pointer(self.builder, _VECTOR, address, *offsets)
-        kind = ir.FunctionType(ir.VoidType(), [_VECTOR, to.type, number, used.type])
-        store = self._declared(f"llvm.masked.store.v{LANES}f32.p0", kind)
-        self.builder.call(store, [value, to, ir.Constant(number, 4), used])
+class _Codes(Vectors):
+    """Cosines of arguments in turns."""
 
     def cosine_within_half(self, turns: Any) -> Any:
         """cos(2 pi turns) for `turns` in [-1/2, 1/2]: sine of the distance to a quarter."""
@@ -97,16 +46,10 @@ class _Vectors:
         return self.sub(whole, self.nearest(whole)), self.fma(delta, lower, lost)
 
 
-def _rounded(number: float) -> float:
-    """To a float32, as LLVM wants its constants."""
-    (found,) = struct.unpack("f", struct.pack("f", number))
-    return float(found)
-
-
 def _over(builder: Any, width: Any, compute: Callable[[Any], list[tuple[Any, Any]]]) -> None:
     """Vectors `compute(place)` of (value, address), for each `LANES` of `width` columns; of the
     last ones only as many numbers are stored as there are columns."""
-    v = _Vectors(builder)
+    v = _Codes(builder)
     vectors = builder.sdiv(width, word(LANES))
     with cgutils.for_range(builder, vectors) as loop:
         place = builder.mul(loop.index, word(_BYTES))
@@ -116,7 +59,7 @@ def _over(builder: Any, width: Any, compute: Callable[[Any], list[tuple[Any, Any
     with builder.if_then(builder.icmp_signed(">", rest, word(0))):
         place = builder.mul(vectors, word(_BYTES))
         for value, out in compute(place):
-            v.store_first(rest, value, out, place)
+            v.store_where(v.first(rest), value, out, place)
 
 
 @intrinsic
@@ -125,7 +68,7 @@ def _plain_codes(
 ) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         out, delta, turns, turns_row, width = args
-        v = _Vectors(builder)
+        v = _Codes(builder)
         delta = v.spread(delta)
 
         def compute(place: Any) -> list[tuple[Any, Any]]:
@@ -145,7 +88,7 @@ def _plain_circles(
 ) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         out, slope, delta, turns, turns_row, width = args
-        v = _Vectors(builder)
+        v = _Codes(builder)
         delta = v.spread(delta)
 
         def compute(place: Any) -> list[tuple[Any, Any]]:
@@ -167,7 +110,7 @@ def _split_codes(
 ) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         out, delta, shift, turns, turns_row, width = args
-        v = _Vectors(builder)
+        v = _Codes(builder)
         delta, shift = v.spread(delta), v.spread(shift)
         bias_row = builder.mul(turns_row, word(2))
 
