@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegraph import _jit
 from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 
@@ -114,6 +116,7 @@ def test_more_threads_than_shares(layer):
 
 
 _KERNELS = """
+from tidegraph import _jit
 from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 
@@ -153,3 +156,14 @@ def test_a_kernel_of_cached_kernels_comes_from_the_cache_itself(tmp_path):
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0, (name, hits, done.returncode, done.stderr)
+
+
+def test_whatever_builds_code_counts_for_the_cache() -> None:
+    """A file missing here could be edited, and its old code would still come from the cache."""
+    counted = {path for path, _ in _jit.kernel_sources()}
+    package = Path(_jit.__file__).parent
+    builds = re.compile(r"@kernel|@intrinsic|@overload|\bcgutils\.|\bir\.[A-Z]")
+    building = {path for path in package.rglob("*.py") if builds.search(path.read_text("utf-8"))}
+    triton = {path for path in building if "triton_backend" in path.parts}
+    assert len(building) > 30
+    assert building - triton <= counted

@@ -35,6 +35,7 @@ from tidegraph.errors import SettingError  # isort: skip
 cgutils: Any = untyped
 
 _PACKAGE = Path(__file__).resolve().parent
+_COMPILED = (b"import kernel", b"import intrinsic", b"llvmlite import ir")
 
 
 def kernel_sources() -> list[tuple[Path, bytes]]:
@@ -43,7 +44,7 @@ def kernel_sources() -> list[tuple[Path, bytes]]:
     return [
         (path, source)
         for path, source in found
-        if b"import kernel" in source or b"import intrinsic" in source or path.name == "_jit.py"
+        if any(mark in source for mark in _COMPILED) or path.name == "_jit.py"
     ]
 
 

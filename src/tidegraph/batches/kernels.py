@@ -14,6 +14,9 @@ from tidegraph._blocks import in_blocks
 from tidegraph._jit import kernel
 from tidegraph.history.kernels import place_of
 
+_SPARSE = 8
+"""So many times as many nodes as entries, and a table of all nodes costs more than hashing."""
+
 
 @kernel(inline=True)
 def _hash(node, time, bound):  # type: ignore[no-untyped-def]
@@ -26,6 +29,26 @@ def _hash(node, time, bound):  # type: ignore[no-untyped-def]
     return value ^ (value >> np.uint64(32))
 
 
+@kernel(inner=True)
+def _unique_numbers(node_P, most, inverse_P, first_P):  # type: ignore[no-untyped-def]
+    """`unique_pairs` of nodes alone, none above `most`: a table of all of them."""
+    number_N = np.full(most + 1, -1, np.int32)
+    count = 0
+    for p in range(node_P.shape[0]):
+        node = node_P[p]
+        if node < 0:
+            inverse_P[p] = -1
+            continue
+        number = number_N[node]
+        if number < 0:
+            number = count
+            number_N[node] = count
+            first_P[count] = p
+            count += 1
+        inverse_P[p] = number
+    return count
+
+
 @kernel()
 def unique_pairs(node_P, time_P, bound_P, inverse_P, first_P):  # type: ignore[no-untyped-def]
     """Number distinct (node, time, bound) in order of first appearance.
@@ -35,13 +58,19 @@ def unique_pairs(node_P, time_P, bound_P, inverse_P, first_P):  # type: ignore[n
     returns how many there are. An empty `bound_P` (or `time_P`) means one value for all.
     """
     P = node_P.shape[0]
+    has_time = time_P.shape[0] > 0
+    has_bound = bound_P.shape[0] > 0
+    if not has_time and not has_bound:
+        most = np.int64(-1)
+        for p in range(P):
+            most = max(most, np.int64(node_P[p]))
+        if most < _SPARSE * P:
+            return _unique_numbers(node_P, most, inverse_P, first_P)
     size = 16
     while size < 2 * P:
         size *= 2
-    mask = np.uint64(size - 1)
     slot = np.full(size, -1, np.int32)
-    has_time = time_P.shape[0] > 0
-    has_bound = bound_P.shape[0] > 0
+    mask = np.uint64(size - 1)
     count = 0
     for p in range(P):
         node = node_P[p]

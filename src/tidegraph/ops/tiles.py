@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import llvmlite.binding as llvm
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -21,9 +22,19 @@ from numba.extending import intrinsic
 from tidegraph._jit import kernel
 
 cgutils: Any = untyped
+_config: Any = numba.config  # its attributes are made at run time
+
+
+def _has_wide_registers() -> bool:
+    """Of 512 bits: this processor, or what NUMBA_CPU_FEATURES has kernels compiled for."""
+    asked: str | None = _config.CPU_FEATURES
+    if asked is not None:
+        return "+avx512f" in asked.split(",")
+    return bool(llvm.get_host_cpu_features().get("avx512f"))
+
 
 # 12 of 16 registers hold sums, or 24 of 32.
-ROWS, LANES = (12, 16) if llvm.get_host_cpu_features().get("avx512f") else (6, 8)
+ROWS, LANES = (12, 16) if _has_wide_registers() else (6, 8)
 """Rows of a tile, and numbers of a vector register."""
 
 PANEL = 2 * LANES
