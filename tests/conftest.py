@@ -17,8 +17,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # a kernel when it is defined, and Triton's own library when that is first imported, by anything.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+import pytest
 from hypothesis import settings
 
 # A kernel's first call compiles or loads it: times of single examples say nothing.
 settings.register_profile("tidegraph", deadline=None)
 settings.load_profile("tidegraph")
+
+_LONG = (
+    "test_triton_compile.py", "test_triton.py", "test_resume.py", "test_import.py",
+    "test_blocks.py", "test_benchmarks_gpu.py", "test_larger_than_memory.py",
+    "test_prepared_epochs.py", "test_line_ends.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take longest begin: at the end, one process would wait for the other's last."""
+    items.sort(key=lambda item: item.path.name not in _LONG)
