@@ -1,8 +1,8 @@
 """Products of a few rows by a few rows, for kernels that keep both in scratch buffers.
 
 They index whole matrices instead of taking slices (a slice counts references, atomically, and its
-call costs more than the product), and take two rows and two heads at a time, so that each loaded
-vector serves two multiply-adds. Buffers are padded to a multiple of the vector width: the
+call costs more than the product), and take two heads at a time, so that each loaded vector serves
+two multiply-adds. Buffers are padded to a multiple of the vector width: the
 compiler's leftover loops, one element at a time, cost more than the padding.
 
 Shape legend: H heads, K slots, X padded width.
@@ -91,17 +91,11 @@ def dots(query_HX, row_KX, count, out_HK):  # type: ignore[no-untyped-def]
         width = np.int64(row_KX.shape[1])
         out_row = np.int64(out_HK.strides[0])
         H = query_HX.shape[0]
-        for h in range(0, H - 1, 2):
+        for h in range(0, H, 2):
+            other = min(h + 1, H - 1)  # a last head alone is both, and so is its place
             dot_rows(
-                place(query_HX, h, 0), place(query_HX, h + 1, 0), address(row_KX), width * FLOAT,
-                np.int64(count), place(out_HK, h, 0), out_row, width,
-            )  # fmt: skip
-        if H % 2:
-            # Both queries are the same one, and so is the place of what they find.
-            query, out = place(query_HX, H - 1, 0), place(out_HK, H - 1, 0)
-            dot_rows(
-                query, query, address(row_KX), width * FLOAT, np.int64(count), out, np.int64(0),
-                width,
+                place(query_HX, h, 0), place(query_HX, other, 0), address(row_KX), width * FLOAT,
+                np.int64(count), place(out_HK, h, 0), np.int64(other - h) * out_row, width,
             )  # fmt: skip
         keep(query_HX)
         keep(row_KX)
@@ -131,17 +125,11 @@ def weighted_sums(weight_HK, row_KX, count, out_HX):  # type: ignore[no-untyped-
         width = np.int64(row_KX.shape[1])
         row_bytes = width * FLOAT
         H = out_HX.shape[0]
-        for h in range(0, H - 1, 2):
+        for h in range(0, H, 2):
+            other = min(h + 1, H - 1)
             sum_rows(
-                place(weight_HK, h, 0), place(weight_HK, h + 1, 0), address(row_KX), row_bytes,
-                np.int64(count), place(out_HX, h, 0), row_bytes, width,
-            )  # fmt: skip
-        if H % 2:
-            # Both sums are the same one, in the same place.
-            weight, out = place(weight_HK, H - 1, 0), place(out_HX, H - 1, 0)
-            sum_rows(
-                weight, weight, address(row_KX), row_bytes, np.int64(count), out, np.int64(0),
-                width,
+                place(weight_HK, h, 0), place(weight_HK, other, 0), address(row_KX), row_bytes,
+                np.int64(count), place(out_HX, h, 0), np.int64(other - h) * row_bytes, width,
             )  # fmt: skip
         keep(weight_HK)
         keep(row_KX)
