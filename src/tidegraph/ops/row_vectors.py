@@ -236,31 +236,52 @@ def _softmax_row(typing_context: Any, score: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         score, count = args
         v = Vectors(builder)
-        vectors = builder.sdiv(builder.add(count, word(LANES - 1)), word(LANES))
-        lowest, zero = v.constant(float("-inf")), v.constant(0.0)
-        largest = cgutils.alloca_once_value(builder, lowest)
-        sums = cgutils.alloca_once_value(builder, zero)
-
-        def each() -> Iterator[tuple[Any, Any, Any]]:
-            with cgutils.for_range(builder, vectors) as loop:
-                place = builder.mul(loop.index, word(4 * LANES))
-                used = v.first(builder.sub(count, builder.mul(loop.index, word(LANES))))
-                yield place, used, v.load_where(used, lowest, score, place)
-
-        for _, _, scores in each():
-            builder.store(v.larger(builder.load(largest), scores), largest)
-        peak = v.spread(v.largest(builder.load(largest)))
-        for place, used, scores in each():
-            weight = v.exponential(v.sub(scores, peak))
-            weight = builder.select(used, weight, zero)
-            builder.store(v.add(builder.load(sums), weight), sums)
-            v.store_where(used, weight, score, place)
-        total = v.spread(v.total(builder.load(sums)))
-        for place, used, weight in each():
-            v.store_where(used, builder.fdiv(weight, total), score, place)
+        with builder.if_else(builder.icmp_signed("<=", count, word(LANES))) as (short, long):
+            with short:
+                used = v.first(count)
+                weight, total = _exponentials(v, score, used)
+                v.store_where(used, builder.fdiv(weight, total), score)
+            with long:
+                _softmax_long(v, score, count)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
+
+
+def _exponentials(v: Vectors, score: Any, used: Any) -> tuple[Any, Any]:
+    """Of one vector of scores, and their sum."""
+    lowest = v.constant(float("-inf"))
+    scores = v.load_where(used, lowest, score)
+    peak = v.spread(v.largest(scores))
+    weight = v.builder.select(used, v.exponential(v.sub(scores, peak)), v.constant(0.0))
+    return weight, v.spread(v.total(weight))
+
+
+def _softmax_long(v: Vectors, score: Any, count: Any) -> None:
+    """The same over any number of vectors, whose exponentials lie where the scores were."""
+    builder = v.builder
+    vectors = builder.sdiv(builder.add(count, word(LANES - 1)), word(LANES))
+    lowest, zero = v.constant(float("-inf")), v.constant(0.0)
+    largest = cgutils.alloca_once_value(builder, lowest)
+    sums = cgutils.alloca_once_value(builder, zero)
+
+    def each() -> Iterator[tuple[Any, Any, Any]]:
+        with cgutils.for_range(builder, vectors) as loop:
+            place = builder.mul(loop.index, word(4 * LANES))
+            used = v.first(builder.sub(count, builder.mul(loop.index, word(LANES))))
+            yield place, used, v.load_where(used, lowest, score, place)
+
+    for _, _, scores in each():
+        builder.store(v.larger(builder.load(largest), scores), largest)
+    peak = v.spread(v.largest(builder.load(largest)))
+    for place, used, scores in each():
+        weight = v.exponential(v.sub(scores, peak))
+        weight = builder.select(used, weight, zero)
+        builder.store(v.add(builder.load(sums), weight), sums)
+        v.store_where(used, weight, score, place)
+    total = v.spread(v.total(builder.load(sums)))
+    for place, used, weight in each():
+        v.store_where(used, builder.fdiv(weight, total), score, place)
 
 
 sum_rows: Any = _sum_rows

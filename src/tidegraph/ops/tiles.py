@@ -40,6 +40,9 @@ ROWS, LANES = (12, 16) if _has_wide_registers() else (6, 8)
 PANEL = 2 * LANES
 """Columns of a tile."""
 
+_LINE = 64  # bytes that come into the cache together
+_AHEAD = 1024  # bytes between what a tile reads of its panel and what it sends for: eight steps of it, or sixteen
+
 FLOAT = np.int64(4)
 """Bytes of a float32, for addresses in kernels."""
 
@@ -76,6 +79,15 @@ def spread(builder: Any, lanes: Any, number: Any) -> Any:
     return builder.shuffle_vector(
         first, first, ir.Constant(ir.VectorType(_INDEX, lanes.count), [0] * lanes.count)
     )
+
+
+def prefetch(builder: Any, place: Any) -> None:
+    """Begin to load the line at an address, a pointer to bytes, into the cache."""
+    number = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+    begin = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    read, keep, data = (ir.Constant(number, value) for value in (0, 3, 1))
+    builder.call(begin, [place, read, keep, data])
 
 
 def make_tile(rows: int, width: int, vectors: int) -> Any:
@@ -116,6 +128,10 @@ def make_tile(rows: int, width: int, vectors: int) -> Any:
                 builder.load(pointer(builder, lanes, panel, place, word(4 * width * v)), align=4)
                 for v in range(vectors)
             ]
+            if vectors > 1:
+                ahead = pointer(builder, byte, panel, place, word(_AHEAD))
+                for line in range(0, 4 * width * vectors, _LINE):
+                    prefetch(builder, builder.gep(ahead, [word(line)]))
             for start, row in zip(starts, sums, strict=True):
                 number = builder.bitcast(builder.gep(start, [offset]), _FLOAT.as_pointer())
                 factor = spread(builder, lanes, builder.load(number))
@@ -182,21 +198,14 @@ def _copy_numbers(typing_context: Any, to: Any, start: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-_LINE = 64  # bytes that come into the cache together
-
-
 @intrinsic
 def _prefetch_bytes(typing_context: Any, start: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         start, count = args
-        number, byte = ir.IntType(32), ir.IntType(8)
-        kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        read, keep, data = (ir.Constant(number, value) for value in (0, 3, 1))
         lines = builder.sdiv(builder.add(count, word(_LINE - 1)), word(_LINE))
         with cgutils.for_range(builder, lines) as loop:
-            place = pointer(builder, byte, start, builder.mul(loop.index, word(_LINE)))
-            builder.call(prefetch, [place, read, keep, data])
+            place = builder.mul(loop.index, word(_LINE))
+            prefetch(builder, pointer(builder, ir.IntType(8), start, place))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen

@@ -90,10 +90,18 @@ class Vectors:
         return self.builder.select(self.builder.fcmp_ordered("<", a, b), b, a)
 
     def largest(self, x: Any) -> Any:
-        """Of its numbers, one."""
-        kind = ir.FunctionType(_FLOAT, [VECTOR])
-        reduce = self._declared(f"llvm.vector.reduce.fmax.v{LANES}f32", kind)
-        return self.builder.call(reduce, [x])
+        """Of its numbers, one. (LLVM's reduction compares them one after the other.)"""
+        count = LANES
+        while count > 1:
+            count //= 2
+            lower, upper = (
+                self.builder.shuffle_vector(
+                    x, x, ir.Constant(ir.VectorType(_NUMBER, count), [*range(start, start + count)])
+                )
+                for start in (0, count)
+            )
+            x = self.larger(lower, upper)
+        return self.builder.extract_element(x, ir.Constant(_NUMBER, 0))
 
     def total(self, x: Any) -> Any:
         """Of its numbers, one; halves are added to halves."""
