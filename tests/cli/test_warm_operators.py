@@ -19,7 +19,7 @@ from tidegraph.batches.prepared import _collect
 from tidegraph.cli import warm_operators
 from tidegraph.features import open_stores
 from tidegraph.models import build_model
-from tidegraph.ops import shared_kernels
+from tidegraph.ops import shared_embedding, shared_kernels
 from tidegraph.train.stream import Part, Stream
 
 
@@ -60,14 +60,18 @@ def test_scoring_it_calls_the_kernels_of_evaluation(
 ) -> None:
     """A model in training mode would score by the operators of training."""
     called: list[str] = []
-    for name in ("group_seeds", "static_scores", "embed_seeds"):
-        kernel = getattr(shared_kernels, name)
+    for room, name in (
+        (shared_kernels, "group_seeds"),
+        (shared_kernels, "static_scores"),
+        (shared_embedding, "embed_seeds"),
+    ):
+        kernel = getattr(room, name)
 
         def noted(*arguments: object, kernel: Any = kernel, name: str = name) -> Any:
             called.append(name)
             return kernel(*arguments)
 
-        monkeypatch.setattr(shared_kernels, name, noted)
+        monkeypatch.setattr(room, name, noted)
     events = saved(tmp_path / "events")
     model = build_model("tgn", events.schema, memory=4, time=4, embedding=4, neighbors=2)
     warm_operators.score_one(model, events, "float32")

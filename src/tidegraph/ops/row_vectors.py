@@ -31,12 +31,12 @@ _MOST = 4  # vectors of a row that stay in registers, for each of two sums
 def _add_sums(
     builder: Any, weights: list[Any], outs: list[Any], given: tuple[Any, ...], vectors: int
 ) -> None:
-    """`vectors` vectors of weighted sums of the rows, added to what the `outs` hold.
+    """`vectors` vectors of weighted sums of the rows.
 
     Each weight is the address of as many numbers as there are rows; `given` are the rows' address,
-    stride and count, the column (in bytes), and whether to begin with what is there.
+    stride and count, the column (in bytes), and the address of a row to begin with, or None.
     """
-    rows, row_bytes, count, column, fresh = given
+    rows, row_bytes, count, column, base = given
     lanes = ir.VectorType(_FLOAT, LANES)
     size = 4 * LANES
     zero = ir.Constant(lanes, [0.0] * LANES)
@@ -45,9 +45,13 @@ def _add_sums(
         for out in outs
     ]
     sums = [[cgutils.alloca_once(builder, lanes) for _ in range(vectors)] for _ in outs]
-    for totals, to in zip(sums, places, strict=True):
-        for total, place in zip(totals, to, strict=True):
-            builder.store(zero if fresh else builder.load(place, align=4), total)
+    for v in range(vectors):
+        begin = zero
+        if base is not None:
+            start = pointer(builder, lanes, base, column, word(size * v))
+            begin = builder.load(start, align=4)
+        for totals in sums:
+            builder.store(begin, totals[v])
     with cgutils.for_range(builder, count) as loop:
         number_at = builder.mul(loop.index, word(4))
         start = builder.add(builder.mul(loop.index, row_bytes), column)
@@ -89,7 +93,7 @@ def _sum_rows(
         outs = [out, builder.add(out, out_row)]
 
         def add(column: Any, vectors: int) -> None:
-            given = (rows, row_bytes, count, column, True)
+            given = (rows, row_bytes, count, column, None)
             _add_sums(builder, [first, second], outs, given, vectors)
 
         _over_columns(builder, width, add)
@@ -99,20 +103,28 @@ def _sum_rows(
 
 
 @intrinsic
-def _add_rows(
-    typing_context: Any, weights: Any, rows: Any, row_bytes: Any, count: Any, out: Any, width: Any
-) -> Any:
+def _sum_rows_from(
+    typing_context: Any, base: Any, first: Any, second: Any, rows: Any, row_bytes: Any, count: Any,
+    out: Any, out_row: Any, width: Any,
+) -> Any:  # fmt: skip
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        weights, rows, row_bytes, count, out, width = args
+        base, first, second, rows, row_bytes, count, out, out_row, width = args
+        outs = [out, builder.add(out, out_row)]
 
         def add(column: Any, vectors: int) -> None:
-            given = (rows, row_bytes, count, column, False)
-            _add_sums(builder, [weights], [out], given, vectors)
+            given = (rows, row_bytes, count, column, base)
+            _add_sums(builder, [first, second], outs, given, vectors)
 
         _over_columns(builder, width, add)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6), codegen
+    return types.void(*[types.int64] * 9), codegen
+
+
+def _turn(builder: Any, a: Any, b: Any, cosine: Any, slope: Any) -> Any:
+    """a * cosine - b * slope."""
+    lost = builder.fneg(builder.fmul(b, slope))
+    return multiply_add(builder, a.type, a, cosine, lost)
 
 
 @intrinsic
@@ -128,12 +140,133 @@ def _turned(
             a, b, cosine, slope = (
                 builder.load(pointer(builder, lanes, start, place), align=4) for start in given
             )
-            lost = builder.fneg(builder.fmul(b, slope))
-            kept = multiply_add(builder, lanes, a, cosine, lost)
+            kept = _turn(builder, a, b, cosine, slope)
             builder.store(kept, pointer(builder, lanes, out, place), align=4)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 6), codegen
+
+
+_TURNED = 2  # vectors of both halves of a row, for each of two sums, that stay in registers
+
+
+@intrinsic
+def _sum_turned_rows(
+    typing_context: Any, first: Any, second: Any, rows: Any, row_bytes: Any, count: Any,
+    circle: Any, out: Any, out_row: Any, width: Any,
+) -> Any:  # fmt: skip
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        first, second, rows, row_bytes, count, circle, out, out_row, width = args
+        lanes, size = ir.VectorType(_FLOAT, LANES), 4 * LANES
+        zero = ir.Constant(lanes, [0.0] * LANES)
+        outs = [out, builder.add(out, out_row)]
+        half = builder.mul(width, word(4))
+
+        def load(start: Any, place: Any, v: int) -> Any:
+            return builder.load(pointer(builder, lanes, start, place, word(size * v)), align=4)
+
+        def add(column: Any, vectors: int) -> None:
+            places = [column, builder.add(column, half)]
+            # By sum, half of the row, and vector.
+            sums = [
+                [[cgutils.alloca_once_value(builder, zero) for _ in range(vectors)] for _ in places]
+                for _ in outs
+            ]
+            with cgutils.for_range(builder, count) as loop:
+                number_at = builder.mul(loop.index, word(4))
+                row = builder.add(rows, builder.mul(loop.index, row_bytes))
+                factors = [
+                    spread(builder, lanes, builder.load(pointer(builder, _FLOAT, w, number_at)))
+                    for w in (first, second)
+                ]
+                for side, place in enumerate(places):
+                    for v in range(vectors):
+                        value = load(row, place, v)
+                        for factor, totals in zip(factors, sums, strict=True):
+                            total = totals[side][v]
+                            added = multiply_add(builder, lanes, factor, value, builder.load(total))
+                            builder.store(added, total)
+            for v in reversed(range(vectors)):
+                cosine, slope = (load(circle, place, v) for place in places)
+                for totals, to in zip(sums, outs, strict=True):
+                    a, b = (builder.load(side[v]) for side in totals)
+                    place = pointer(builder, lanes, to, column, word(size * v))
+                    builder.store(_turn(builder, a, b, cosine, slope), place, align=4)
+
+        # From the last columns to the first: the second sum may begin within the first's padding.
+        left = cgutils.alloca_once_value(builder, half)
+
+        def add_before(chunks: Any, vectors: int) -> None:
+            with cgutils.for_range(builder, chunks):
+                column = builder.sub(builder.load(left), word(size * vectors))
+                add(column, vectors)
+                builder.store(column, left)
+
+        vectors = builder.sdiv(width, word(LANES))
+        add_before(builder.srem(vectors, word(_TURNED)), 1)
+        add_before(builder.sdiv(vectors, word(_TURNED)), _TURNED)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 9), codegen
+
+
+_EXACT = 2.0**24  # whole numbers below it are exact in float32, and so are their differences
+
+
+def _each_gap(v: Vectors, delta: Any, count: Any, look: Callable[[Any, Any, Any, Any], Any]) -> Any:
+    """Whether all time differences are whole and small, and all that `look` finds is true.
+
+    It is given the place (in bytes), which lanes are in use, the differences from the last one, and
+    which lanes hold whole numbers; it returns the lanes that are to be true.
+    """
+    builder = v.builder
+    vectors = builder.sdiv(builder.add(count, word(LANES - 1)), word(LANES))
+    last_at = builder.mul(builder.sub(count, word(1)), word(4))
+    last = v.spread(builder.load(pointer(builder, _FLOAT, delta, last_at)))
+    bits = ir.IntType(LANES)
+    found = cgutils.alloca_once_value(builder, ir.Constant(bits, -1))
+    with cgutils.for_range(builder, vectors) as loop:
+        place = builder.mul(loop.index, word(4 * LANES))
+        used = v.first(builder.sub(count, builder.mul(loop.index, word(LANES))))
+        value = v.load_where(used, last, delta, place)
+        whole = builder.and_(
+            builder.fcmp_ordered("<", v.absolute(value), v.constant(_EXACT)),
+            builder.fcmp_ordered("==", value, v.nearest(value)),
+        )
+        good = builder.bitcast(look(place, used, v.sub(value, last), whole), bits)
+        builder.store(builder.and_(builder.load(found), good), found)
+    all_good = builder.icmp_signed("==", builder.load(found), ir.Constant(bits, -1))
+    return builder.zext(all_good, ir.IntType(64))
+
+
+@intrinsic
+def _whole_gaps(typing_context: Any, delta: Any, count: Any, gap: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        delta, count, gap = args
+        v = Vectors(builder)
+
+        def look(place: Any, used: Any, apart: Any, whole: Any) -> Any:
+            v.store_where(used, apart, gap, place)
+            return whole
+
+        return _each_gap(v, delta, count, look)
+
+    return types.int64(*[types.int64] * 3), codegen
+
+
+@intrinsic
+def _same_gaps(typing_context: Any, delta: Any, count: Any, gap: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        delta, count, gap = args
+        v = Vectors(builder)
+
+        def look(place: Any, used: Any, apart: Any, whole: Any) -> Any:
+            known = v.load_where(used, v.constant(0.0), gap, place)
+            return builder.and_(whole, builder.fcmp_ordered("==", apart, known))
+
+        return _each_gap(v, delta, count, look)
+
+    return types.int64(*[types.int64] * 3), codegen
 
 
 def _halved(builder: Any, vector: Any) -> Any:
@@ -291,10 +424,26 @@ The weights lie one after the other from `first` and from `second` on; the sums 
 `out_row` bytes further. Each is a chain of fused multiply-adds over the rows in order. `width`
 columns, a multiple of half a `WIDTH`."""
 
-add_rows: Any = _add_rows
-"""add_rows(weights, rows, row_bytes, count, out, width): one weighted sum, added to `out`.
+sum_rows_from: Any = _sum_rows_from
+"""sum_rows_from(base, first, second, rows, row_bytes, count, out, out_row, width): as `sum_rows`;
+both chains begin with the row at `base`."""
 
-The chain begins with what is there. `width` columns, a multiple of half a `WIDTH`."""
+sum_turned_rows: Any = _sum_turned_rows
+"""sum_turned_rows(first, second, rows, row_bytes, count, circle, out, out_row, width): two weighted
+sums of circles (cosines, and from column `width` on slopes), each turned by another circle.
+
+`turned` applied to the two halves of `sum_rows`, which are not stored between. `width` columns, a
+multiple of half a `WIDTH`, are written; the second result may begin within the first one."""
+
+whole_gaps: Any = _whole_gaps
+"""whole_gaps(delta, count, gap): write the differences between `count` (1 or more) time differences
+and the last of them; 1 where float32 holds them exactly, otherwise 0.
+
+It does where all are whole numbers below 2**24: a matter of the seed's own differences, so that a
+seed is computed in the same way whatever is beside it."""
+
+same_gaps: Any = _same_gaps
+"""same_gaps(delta, count, gap): 1 where `whole_gaps` would return it and write what is there."""
 
 softmax_row: Any = _softmax_row
 """softmax_row(score, count): of `count` numbers, in place."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tidegraph.batches.prepared import Hop
 from tidegraph.batches.rows import distinct, transposed
-from tidegraph.ops import shared_kernels
+from tidegraph.ops import shared_embedding, shared_kernels
 from tidegraph.ops.deferred import Deferred
 from tidegraph.ops.feature_rows import feature_array
 from tidegraph.ops.row_products import packed_columns, row_product
@@ -99,7 +99,7 @@ def shared_layer(
             query_AHW.numpy(), table_RD.numpy(), feature_array(features_EF), score_GHK,
         )  # fmt: skip
         seed_X = groups.seed_S[groups.indptr_G1[first] : groups.indptr_G1[last]]
-        shared_kernels.embed_seeds(
+        shared_embedding.embed_seeds(
             seed_X, groups.group_S - first if first else groups.group_S, hop.delta_SK.numpy(),
             own_G, value_GK[first:last], feature_GK[first:last], query_AHW.numpy(),
             base_AE.numpy(), score_GHK, value_VE.numpy(), feature_NE.numpy(), time_packed,

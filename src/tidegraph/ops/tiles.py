@@ -41,7 +41,7 @@ PANEL = 2 * LANES
 """Columns of a tile."""
 
 _LINE = 64  # bytes that come into the cache together
-_AHEAD = 1024  # bytes between what a tile reads of its panel and what it sends for: eight steps of it, or sixteen
+_AHEAD = 1024  # bytes between what a tile reads of its panel and what it sends for: 8 or 16 steps
 
 FLOAT = np.int64(4)
 """Bytes of a float32, for addresses in kernels."""

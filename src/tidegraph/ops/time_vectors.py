@@ -28,7 +28,7 @@ class _Codes(Vectors):
 
     def cosine_within_half(self, turns: Any) -> Any:
         """cos(2 pi turns) for `turns` in [-1/2, 1/2]: sine of the distance to a quarter."""
-        g = self.sub(self.constant(0.25), self._call("fabs", turns))
+        g = self.sub(self.constant(0.25), self.absolute(turns))
         z = self.mul(self.constant(6.2831855), g)
         y = self.mul(z, z)
         p = self.constant(_SINE[0])

@@ -51,6 +51,9 @@ class Vectors:
     def nearest(self, x: Any) -> Any:
         return self._call("rint", x)
 
+    def absolute(self, x: Any) -> Any:
+        return self._call("fabs", x)
+
     def add(self, a: Any, b: Any) -> Any:
         return self.builder.fadd(a, b)
 
