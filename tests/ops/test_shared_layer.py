@@ -44,14 +44,18 @@ def weights_of(widths: tuple[int, ...], dtype: torch.dtype = torch.float32) -> L
     )
 
 
-def seeds_of(seed: int, count: int, different: int, whole: bool) -> Hop:
-    """`count` seeds that share `different` neighbourhoods, as candidates of many events do."""
+def seeds_of(seed: int, count: int, different: int, whole: bool, odd: float = 0.0) -> Hop:
+    """`count` seeds that share `different` neighbourhoods, as candidates of many events do.
+
+    A share `odd` of them asks half a unit of time later.
+    """
     rng = np.random.default_rng(seed)
     hop = tiny.random_hop(seed, rng.integers(0, 5, different).tolist(), 4, 7, 6, 10.0)
     if whole:
         hop = replace(hop, delta_SK=hop.delta_SK.ceil())
     pick = torch.from_numpy(rng.integers(0, different, count))
     later = torch.from_numpy(rng.integers(0, 9, count)).float().unsqueeze(1)
+    later += torch.from_numpy(rng.random((count, 1)) < odd) * 0.5
     return replace(taken(hop, pick), delta_SK=hop.delta_SK[pick] + later)
 
 
@@ -66,15 +70,15 @@ def scored(widths: tuple[int, ...], hop: Hop, features: Tensor, table: Tensor) -
 
 
 @pytest.mark.parametrize("widths", WIDTHS)
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("whole", "odd"), [(True, 0.0), (False, 0.0), (True, 0.2)])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_it_equals_single_operators(
-    widths: tuple[int, ...], whole: bool, kind: torch.dtype
+    widths: tuple[int, ...], whole: bool, odd: float, kind: torch.dtype
 ) -> None:
     draw = torch.Generator().manual_seed(2)
     features = torch.randn(6, widths[2], generator=draw).to(kind)
     table = torch.randn(7, widths[1], generator=draw)
-    hop = seeds_of(0, 150, 20, whole)
+    hop = seeds_of(0, 150, 20, whole, odd)
     found = scored(widths, hop, features, table)
     trained = ops.attention_layer(table, weights_of(widths), hop, features)
     with use_backend("reference"), torch.no_grad():
@@ -92,15 +96,16 @@ def test_it_equals_single_operators(
     count=st.integers(0, 130),
     different=st.integers(1, 30),
     whole=st.booleans(),
+    odd=st.sampled_from([0.0, 0.2]),
     widths=st.sampled_from(WIDTHS),
 )
 def test_a_seed_does_not_know_the_seeds_beside_it(
-    seed: int, count: int, different: int, whole: bool, widths: tuple[int, ...]
+    seed: int, count: int, different: int, whole: bool, odd: float, widths: tuple[int, ...]
 ) -> None:
     draw = torch.Generator().manual_seed(seed)
     features = torch.randn(6, widths[2], generator=draw)
     table = torch.randn(7, widths[1], generator=draw)
-    hop = seeds_of(seed, count, different, whole)
+    hop = seeds_of(seed, count, different, whole, odd)
     together = scored(widths, hop, features, table)
     order = torch.randperm(count, generator=draw)
     for pick in (order, order[: count // 2], order[:1], order[1:2]):
