@@ -246,10 +246,10 @@ def _joint_bytes(
     widest = max(model.embedding_width, model.memory_width)
     # The memory cell's inputs, features included, all stand at once, together with what is made of
     # them; a few hundred wide rows must not take the whole budget.
-    inputs = 32 * new_rows * (3 * widest + batch.features.shape[1])
+    inputs = 8 * new_rows * (3 * widest + batch.features.shape[1])
     # Tables of the batches' own are joined into one more; they were stored small for a reason.
     own = 0 if batch.features is first.features else 16 * batch.features.numel()
-    return 4 * (max(8 * slots + 4 * widest * seeds, inputs) + own)
+    return 4 * (max(8 * slots + 6 * widest * seeds, inputs) + own)
 
 
 # ---------------------------------------------------------------- joining
