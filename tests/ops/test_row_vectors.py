@@ -132,7 +132,7 @@ def test_gaps_are_of_whole_numbers_that_float32_holds(count: int) -> None:
     later[count:] = np.nan  # not in use
     assert _same(later, count, gap_K) == 1
     for i in range(count):
-        for wrong in (np.nan, np.inf, 0.5, 2.0**24):
+        for wrong in (np.nan, np.inf, 0.5, 2.0**24, -1.0):
             spoiled = delta_K.copy()
             spoiled[i] = wrong
             assert _gaps(spoiled, count, np.empty_like(gap_K)) == 0

@@ -14,10 +14,13 @@ from torch import Tensor
 
 import tiny
 from tidegraph import ops
+from tidegraph._jit import kernel
 from tidegraph.batches import Hop
 from tidegraph.ops import LayerWeights, use_backend, use_scoring
 from tidegraph.ops.layer import composed
+from tidegraph.ops.shared_embedding import _sum_codes
 from tidegraph.ops.shared_layer import shared_layer
+from tidegraph.ops.tiles import address, keep
 
 WIDTHS = [(2, 5, 3, 4, 3), (1, 6, 0, 5, 4), (3, 4, 2, 3, 2), (2, 40, 30, 33, 25)]  # H, D, F, T, d
 
@@ -138,6 +141,63 @@ def test_any_time_difference_is_exact_enough(delta: float) -> None:
     with use_backend("reference"), torch.no_grad():
         expected = composed(table.double(), double, hop, features.double(), 0.0, 0)
     assert float((found - expected).abs().max()) < 5e-6
+
+
+@pytest.mark.parametrize("delta", [(2.0**24 - 1, -2.0), (-3.0, 2.0**24 - 2)])
+def test_differences_of_both_signs_are_no_gap_that_float32_holds(
+    delta: tuple[float, float],
+) -> None:
+    weights = replace(weights_of((1, 4, 0, 20, 6)), time=torch.ones(20), time_bias=torch.zeros(20))
+    hop = taken(tiny.random_hop(5, [2], 2, 7, 6, 10.0), torch.zeros(1, dtype=torch.int64))
+    hop = replace(hop, delta_SK=torch.tensor([delta]))
+    table, features = torch.randn(7, 4), torch.randn(6, 0)
+    with torch.inference_mode():
+        found = shared_layer(table, weights, hop, features).result()
+    double = LayerWeights(**{name: value.double() for name, value in vars(weights).items()})
+    with use_backend("reference"), torch.no_grad():
+        expected = composed(table.double(), double, hop, features.double(), 0.0, 0)
+    assert float((found - expected).abs().max()) < 5e-6
+
+
+def test_differences_may_have_any_strides() -> None:
+    hop, features, table = seeds_of(0, 90, 12, True, 0.2), torch.randn(6, 3), torch.randn(7, 5)
+    expected = scored(WIDTHS[0], hop, features, table)
+    turned = replace(hop, delta_SK=hop.delta_SK.t().contiguous().t())
+    assert torch.equal(scored(WIDTHS[0], turned, features, table), expected)
+
+
+def test_a_query_may_do_without_time() -> None:
+    hop, features, table = seeds_of(0, 90, 12, True), torch.randn(6, 3), torch.randn(7, 5)
+    weights = weights_of(WIDTHS[0])
+    weights = replace(weights, query_time=weights.query_time[:, :0])
+    with torch.inference_mode():
+        found = ops.attention_layer(table, weights, hop, features)
+    trained = ops.attention_layer(table, weights, hop, features)
+    assert float((found - trained).abs().max()) < 2e-5
+
+
+@pytest.mark.parametrize("T", [1, 4, 17, 20, 32])
+def test_sums_stay_within_their_memory(T: int) -> None:
+    """Whole vectors are written: the last seed's end where the block's memory does."""
+    heads, slots, seeds, X = 2, 3, 16, (T + 15) // 16 * 16
+    out = np.full(seeds * heads * T + X - T + 64, 7, np.float32)
+    draw = np.random.default_rng(T)
+    weight_NQ = draw.random((seeds, heads * slots)).astype(np.float32)
+    circle_NY = draw.random((seeds, 2 * X)).astype(np.float32)
+    circle_KY = draw.random((slots, 2 * X)).astype(np.float32)
+    _sum(weight_NQ, circle_NY, seeds, circle_KY, heads, slots, T, out)
+    assert (out[-64:] == 7).all()
+    w = weight_NQ.reshape(seeds, heads, slots).astype(float) @ circle_KY.astype(float)
+    turn = circle_NY.astype(float)[:, None]
+    wanted = (w[..., :X] * turn[..., :X] - w[..., X:] * turn[..., X:])[..., :T]
+    found = out[: seeds * heads * T].reshape(seeds, heads, T)
+    assert np.abs(found - wanted).max() < 1e-5
+
+
+@kernel()
+def _sum(weight_NQ, circle_NY, seeds, circle_KY, heads, slots, T, out):  # type: ignore[no-untyped-def]
+    _sum_codes(weight_NQ, circle_NY, seeds, circle_KY, heads, slots, T, address(out))
+    keep(out)
 
 
 def test_garbage_in_padding_changes_nothing() -> None:

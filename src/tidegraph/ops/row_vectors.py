@@ -210,11 +210,12 @@ def _sum_turned_rows(
     return types.void(*[types.int64] * 9), codegen
 
 
-_EXACT = 2.0**24  # whole numbers below it are exact in float32, and so are their differences
+_EXACT = 2.0**24  # whole numbers from 0 up to it are exact in float32, and so are their differences
 
 
 def _each_gap(v: Vectors, delta: Any, count: Any, look: Callable[[Any, Any, Any, Any], Any]) -> Any:
-    """Whether all time differences are whole and small, and all that `look` finds is true.
+    """Whether all time differences are whole, small and not negative, and all that `look` finds is
+    true.
 
     It is given the place (in bytes), which lanes are in use, the differences from the last one, and
     which lanes hold whole numbers; it returns the lanes that are to be true.
@@ -230,9 +231,10 @@ def _each_gap(v: Vectors, delta: Any, count: Any, look: Callable[[Any, Any, Any,
         used = v.first(builder.sub(count, builder.mul(loop.index, word(LANES))))
         value = v.load_where(used, last, delta, place)
         whole = builder.and_(
-            builder.fcmp_ordered("<", v.absolute(value), v.constant(_EXACT)),
+            builder.fcmp_ordered("<", value, v.constant(_EXACT)),
             builder.fcmp_ordered("==", value, v.nearest(value)),
         )
+        whole = builder.and_(whole, builder.fcmp_ordered(">=", value, v.constant(0.0)))
         good = builder.bitcast(look(place, used, v.sub(value, last), whole), bits)
         builder.store(builder.and_(builder.load(found), good), found)
     all_good = builder.icmp_signed("==", builder.load(found), ir.Constant(bits, -1))
@@ -439,8 +441,8 @@ whole_gaps: Any = _whole_gaps
 """whole_gaps(delta, count, gap): write the differences between `count` (1 or more) time differences
 and the last of them; 1 where float32 holds them exactly, otherwise 0.
 
-It does where all are whole numbers below 2**24: a matter of the seed's own differences, so that a
-seed is computed in the same way whatever is beside it."""
+It does where all are whole numbers from 0 up to 2**24: a matter of the seed's own differences, so
+that a seed is computed in the same way whatever is beside it."""
 
 same_gaps: Any = _same_gaps
 """same_gaps(delta, count, gap): 1 where `whole_gaps` would return it and write what is there."""

@@ -263,7 +263,8 @@ def _embed_block(  # type: ignore[no-untyped-def]
     score_Q, weight_NQ = np.empty(H * K, np.float32), np.empty((_RUN, H * K), np.float32)
     row_QP, base_P = np.zeros((H * K, P), np.float32), np.zeros(P, np.float32)
     sum_HX, weight_HK = np.empty((H, X), np.float32), np.empty((H, K), np.float32)
-    sums = np.empty(_SEEDS * H * T + LANES, np.float32)
+    # `_sum_codes` writes X columns for each head, the last one's beyond the last seed's row.
+    sums = np.empty(_SEEDS * H * T + X - T, np.float32)
     sums_BT = sums[: _SEEDS * H * T].reshape(_SEEDS, H * T)
     hidden_BP = np.empty((_SEEDS, P), np.float32)
     scratch = np.empty(SCRATCH, np.float32)

@@ -87,6 +87,7 @@ def shared_layer(
         feature_NE, feature_GK = _projected(
             features_EF, groups.event_GK, fold_WHE[D : D + F].flatten(1)
         )
+    delta_SK = hop.delta_SK.contiguous().numpy()
     time_packed = packed_columns(fold_WHE[D + F :].transpose(0, 1).flatten(0, 1))
     hidden_SE = table_RD.new_empty(len(groups.group_S), E)
     for first in range(0, len(groups.self_G), _MOST_GROUPS):
@@ -100,7 +101,7 @@ def shared_layer(
         )  # fmt: skip
         seed_X = groups.seed_S[groups.indptr_G1[first] : groups.indptr_G1[last]]
         shared_embedding.embed_seeds(
-            seed_X, groups.group_S - first if first else groups.group_S, hop.delta_SK.numpy(),
+            seed_X, groups.group_S - first if first else groups.group_S, delta_SK,
             own_G, value_GK[first:last], feature_GK[first:last], query_AHW.numpy(),
             base_AE.numpy(), score_GHK, value_VE.numpy(), feature_NE.numpy(), time_packed,
             w.time.detach().numpy(), w.time_bias.detach().numpy(), hidden_SE.numpy(),
@@ -116,7 +117,9 @@ def _own_parts(table_RD: Tensor, own_A: np.ndarray, w: LayerWeights) -> tuple[Te
     own_AD = table_RD.index_select(0, torch.from_numpy(own_A))
     # Phi(0) = cos(b) is the same for every seed: its projection is a bias.
     code_1T = torch.cos(w.time_bias).unsqueeze(0)
-    bias_E = w.query_bias + row_product(code_1T, w.query_time.t())[0]
+    bias_E = w.query_bias
+    if w.query_time.shape[1] > 0:
+        bias_E = bias_E + row_product(code_1T, w.query_time.t())[0]
     query_AE = row_product(own_AD, w.query.t(), bias_E)
     query_AHW = own_AD.new_empty(len(own_A), H, W)
     key_HdW = w.key / math.sqrt(d)
