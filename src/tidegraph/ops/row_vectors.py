@@ -16,7 +16,7 @@ from numba.core import cgutils as untyped
 from numba.extending import intrinsic
 
 from tidegraph.ops.tiles import LANES, multiply_add, pointer, spread, word
-from tidegraph.ops.vectors import Vectors
+from tidegraph.ops.vectors import Vectors, halves
 
 cgutils: Any = untyped
 
@@ -213,71 +213,56 @@ def _sum_turned_rows(
 _EXACT = 2.0**24  # whole numbers from 0 up to it are exact in float32, and so are their differences
 
 
-def _each_gap(v: Vectors, delta: Any, count: Any, look: Callable[[Any, Any, Any, Any], Any]) -> Any:
-    """Whether all time differences are whole, small and not negative, and all that `look` finds is
-    true.
+def _write_gap(v: Vectors, gap: Any, used: Any, apart: Any, whole: Any) -> Any:
+    v.store_where(used, apart, *gap)
+    return whole
 
-    It is given the place (in bytes), which lanes are in use, the differences from the last one, and
-    which lanes hold whole numbers; it returns the lanes that are to be true.
+
+def _compare_gap(v: Vectors, gap: Any, used: Any, apart: Any, whole: Any) -> Any:
+    known = v.load_where(used, v.constant(0.0), *gap)
+    return v.builder.and_(whole, v.builder.fcmp_ordered("==", apart, known))
+
+
+def _gaps(look: Callable[[Vectors, Any, Any, Any, Any], Any]) -> Any:
+    """An intrinsic (delta, count, gap): whether all time differences are whole, small and not
+    negative, and all that `look` finds is true.
+
+    It is given the place among the gaps, which lanes are in use, the differences from the last one,
+    and which lanes hold whole numbers; it returns the lanes that are to be true.
     """
-    builder = v.builder
-    vectors = builder.sdiv(builder.add(count, word(LANES - 1)), word(LANES))
-    last_at = builder.mul(builder.sub(count, word(1)), word(4))
-    last = v.spread(builder.load(pointer(builder, _FLOAT, delta, last_at)))
-    bits = ir.IntType(LANES)
-    found = cgutils.alloca_once_value(builder, ir.Constant(bits, -1))
-    with cgutils.for_range(builder, vectors) as loop:
-        place = builder.mul(loop.index, word(4 * LANES))
-        used = v.first(builder.sub(count, builder.mul(loop.index, word(LANES))))
-        value = v.load_where(used, last, delta, place)
-        whole = builder.and_(
-            builder.fcmp_ordered("<", value, v.constant(_EXACT)),
-            builder.fcmp_ordered("==", value, v.nearest(value)),
-        )
-        whole = builder.and_(whole, builder.fcmp_ordered(">=", value, v.constant(0.0)))
-        good = builder.bitcast(look(place, used, v.sub(value, last), whole), bits)
-        builder.store(builder.and_(builder.load(found), good), found)
-    all_good = builder.icmp_signed("==", builder.load(found), ir.Constant(bits, -1))
-    return builder.zext(all_good, ir.IntType(64))
 
-
-@intrinsic
-def _whole_gaps(typing_context: Any, delta: Any, count: Any, gap: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         delta, count, gap = args
         v = Vectors(builder)
+        vectors = builder.sdiv(builder.add(count, word(LANES - 1)), word(LANES))
+        last_at = builder.mul(builder.sub(count, word(1)), word(4))
+        last = v.spread(builder.load(pointer(builder, _FLOAT, delta, last_at)))
+        bits = ir.IntType(LANES)
+        found = cgutils.alloca_once_value(builder, ir.Constant(bits, -1))
+        with cgutils.for_range(builder, vectors) as loop:
+            place = builder.mul(loop.index, word(4 * LANES))
+            used = v.first(builder.sub(count, builder.mul(loop.index, word(LANES))))
+            value = v.load_where(used, last, delta, place)
+            whole = builder.and_(
+                builder.fcmp_ordered("<", value, v.constant(_EXACT)),
+                builder.fcmp_ordered("==", value, v.nearest(value)),
+            )
+            whole = builder.and_(whole, builder.fcmp_ordered(">=", value, v.constant(0.0)))
+            good = look(v, (gap, place), used, v.sub(value, last), whole)
+            builder.store(builder.and_(builder.load(found), builder.bitcast(good, bits)), found)
+        all_good = builder.icmp_signed("==", builder.load(found), ir.Constant(bits, -1))
+        return builder.zext(all_good, ir.IntType(64))
 
-        def look(place: Any, used: Any, apart: Any, whole: Any) -> Any:
-            v.store_where(used, apart, gap, place)
-            return whole
+    @intrinsic
+    def gaps(typing_context: Any, delta: Any, count: Any, gap: Any) -> Any:
+        return types.int64(*[types.int64] * 3), codegen
 
-        return _each_gap(v, delta, count, look)
-
-    return types.int64(*[types.int64] * 3), codegen
-
-
-@intrinsic
-def _same_gaps(typing_context: Any, delta: Any, count: Any, gap: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        delta, count, gap = args
-        v = Vectors(builder)
-
-        def look(place: Any, used: Any, apart: Any, whole: Any) -> Any:
-            known = v.load_where(used, v.constant(0.0), gap, place)
-            return builder.and_(whole, builder.fcmp_ordered("==", apart, known))
-
-        return _each_gap(v, delta, count, look)
-
-    return types.int64(*[types.int64] * 3), codegen
+    return gaps
 
 
 def _halved(builder: Any, vector: Any) -> Any:
     """Its lower and its upper half, added."""
-    lanes = vector.type.count // 2
-    lower, upper = (
-        _picked(builder, vector, vector, list(range(start, start + lanes))) for start in (0, lanes)
-    )
-    return builder.fadd(lower, upper)
+    return builder.fadd(*halves(builder, vector))
 
 
 def _picked(builder: Any, a: Any, b: Any, numbers: list[int]) -> Any:
@@ -437,14 +422,14 @@ sums of circles (cosines, and from column `width` on slopes), each turned by ano
 `turned` applied to the two halves of `sum_rows`, which are not stored between. `width` columns, a
 multiple of half a `WIDTH`, are written; the second result may begin within the first one."""
 
-whole_gaps: Any = _whole_gaps
+whole_gaps: Any = _gaps(_write_gap)
 """whole_gaps(delta, count, gap): write the differences between `count` (1 or more) time differences
 and the last of them; 1 where float32 holds them exactly, otherwise 0.
 
 It does where all are whole numbers from 0 up to 2**24: a matter of the seed's own differences, so
 that a seed is computed in the same way whatever is beside it."""
 
-same_gaps: Any = _same_gaps
+same_gaps: Any = _gaps(_compare_gap)
 """same_gaps(delta, count, gap): 1 where `whole_gaps` would return it and write what is there."""
 
 softmax_row: Any = _softmax_row

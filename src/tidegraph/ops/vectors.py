@@ -26,6 +26,17 @@ _EXPONENTIAL = (
 )  # fmt: skip
 
 
+def halves(builder: Any, vector: Any) -> tuple[Any, Any]:
+    """The lower and the upper half of a vector."""
+    lanes = vector.type.count // 2
+    kind = ir.VectorType(_NUMBER, lanes)
+    lower, upper = (
+        builder.shuffle_vector(vector, vector, ir.Constant(kind, [*range(start, start + lanes)]))
+        for start in (0, lanes)
+    )
+    return lower, upper
+
+
 class Vectors:
     """Arithmetic on vectors of `LANES` float32, each operation rounded once."""
 
@@ -94,16 +105,8 @@ class Vectors:
 
     def largest(self, x: Any) -> Any:
         """Of its numbers, one. (LLVM's reduction compares them one after the other.)"""
-        count = LANES
-        while count > 1:
-            count //= 2
-            lower, upper = (
-                self.builder.shuffle_vector(
-                    x, x, ir.Constant(ir.VectorType(_NUMBER, count), [*range(start, start + count)])
-                )
-                for start in (0, count)
-            )
-            x = self.larger(lower, upper)
+        while x.type.count > 1:
+            x = self.larger(*halves(self.builder, x))
         return self.builder.extract_element(x, ir.Constant(_NUMBER, 0))
 
     def total(self, x: Any) -> Any:
